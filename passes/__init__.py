@@ -1,0 +1,1 @@
+"""Graph passes: from a captured graph to kernel regions with a planned step program."""

@@ -1,0 +1,1 @@
+"""Load artifacts, schedule requests and run compiled step programs."""
