@@ -1,1 +1,1 @@
-"""The inference IR: types, graphs, ops, text form, verifier, reference interpreter and shared records."""
+"""The inference IR: types, graphs, ops, text form, verifier, reference interpreter, targets and schemas."""

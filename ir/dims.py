@@ -1,0 +1,94 @@
+"""Symbolic dimensions.
+
+A dimension is an `int` or a sympy expression over the symbols below. All symbols are positive integers that are known when a step
+runs; their upper bounds come from the compile options.
+
+    T   tokens in this step            S   sequences in this step        R   rows whose logits are wanted
+    A   attention work items           NB  KV blocks in the pool         MB  blocks per sequence (block-table width)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import sympy
+
+from inferir.ir.errors import ParseError
+
+Dim = int | sympy.Expr
+
+T = sympy.Symbol("T", integer=True, positive=True)
+S = sympy.Symbol("S", integer=True, positive=True)
+R = sympy.Symbol("R", integer=True, positive=True)
+A = sympy.Symbol("A", integer=True, positive=True)
+NB = sympy.Symbol("NB", integer=True, positive=True)
+MB = sympy.Symbol("MB", integer=True, positive=True)
+
+SYMBOLS: dict[str, sympy.Symbol] = {str(s): s for s in (T, S, R, A, NB, MB)}
+
+_EXPR = re.compile(r"^[A-Za-z0-9_+\-*/() ]+$")
+
+
+def as_dim(value: object) -> Dim:
+    """Normalise to a Python int where the value is a known integer, else a sympy expression."""
+    if isinstance(value, bool):
+        raise TypeError("a dimension cannot be a bool")
+    if isinstance(value, int):
+        return value
+    if isinstance(value, sympy.Symbol):
+        return value
+    if isinstance(value, sympy.Expr):
+        expr = sympy.expand(value)
+        return int(expr) if expr.is_Integer else expr
+    raise TypeError(f"not a dimension: {value!r}")
+
+
+def is_static(dim: Dim) -> bool:
+    return isinstance(dim, int)
+
+
+def dim_str(dim: Dim) -> str:
+    return str(dim) if isinstance(dim, int) else str(dim).replace(" ", "")
+
+
+def parse_dim(text: str) -> Dim:
+    """Parse the output of `dim_str`. Raises `ParseError` for unknown symbols."""
+    text = text.strip()
+    if text.lstrip("-").isdigit():
+        return int(text)
+    if text in SYMBOLS:
+        return SYMBOLS[text]
+    if not _EXPR.match(text):
+        raise ParseError(f"not a dimension: {text!r}")
+    expr = sympy.sympify(text, locals=dict(SYMBOLS))
+    unknown = {str(s) for s in expr.free_symbols} - SYMBOLS.keys()
+    if unknown:
+        raise ParseError(f"unknown dimension symbol {sorted(unknown)[0]!r} in {text!r}")
+    return as_dim(expr)
+
+
+def substitute(dim: Dim, values: Mapping[str, int]) -> int:
+    """The integer value of `dim` under symbol values. Raises `KeyError` naming a symbol without value."""
+    if isinstance(dim, int):
+        return dim
+    if isinstance(dim, sympy.Symbol):
+        return values[str(dim)]
+    missing = [str(s) for s in dim.free_symbols if str(s) not in values]
+    if missing:
+        raise KeyError(missing[0])
+    return int(dim.subs({s: values[str(s)] for s in dim.free_symbols}))
+
+
+def numel(shape: tuple[Dim, ...]) -> Dim:
+    """Product of the dimensions."""
+    static = 1
+    symbolic: Dim = 1
+    for dim in shape:
+        if isinstance(dim, int):
+            static *= dim
+        else:
+            symbolic = dim if symbolic == 1 else symbolic * dim
+    if symbolic == 1:
+        return static
+    return symbolic if static == 1 else as_dim(symbolic * static)

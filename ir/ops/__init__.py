@@ -1,0 +1,1 @@
+"""Op definitions, one file per dialect."""

@@ -1,0 +1,55 @@
+"""core: sources of values. None has operands, so their types are given by the builder or parser, not inferred."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inferir.ir.dtypes import DType, torch_dtype
+from inferir.ir.errors import IRError
+from inferir.ir.graph import Attrs
+from inferir.ir.registry import SOURCE, OpDef, define
+from inferir.ir.types import TensorType
+
+
+def _given(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    raise IRError("the type of this source is given, not inferred; use Builder.input, weight or scalar")
+
+
+define(OpDef("core.input", 0, _given, attrs={"name": str}, traits=frozenset({SOURCE}), doc="A run-time operand."))
+define(OpDef("core.weight", 0, _given, attrs={"name": str}, traits=frozenset({SOURCE}), doc="A tensor by name."))
+define(
+    OpDef(
+        "core.scalar",
+        0,
+        _given,
+        attrs={"value": (bool, int, float)},
+        traits=frozenset({SOURCE}),
+        doc="A rank-0 number that takes the element type of the other operand.",
+    )
+)
+
+
+def _constant(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    out = TensorType(attrs["shape"], attrs["dtype"])
+    if out.numel != len(attrs["data"]):
+        raise IRError(f"{len(attrs['data'])} numbers for shape {attrs['shape']}")
+    return out
+
+
+def _constant_eval(attrs: Attrs):  # type: ignore[no-untyped-def]
+    import torch
+
+    return torch.tensor(attrs["data"], dtype=torch_dtype(attrs["dtype"])).reshape(attrs["shape"])
+
+
+define(
+    OpDef(
+        "core.constant",
+        0,
+        _constant,
+        _constant_eval,
+        attrs={"dtype": DType, "shape": tuple, "data": tuple},
+        traits=frozenset({SOURCE}),
+        doc="A small literal tensor; `data` in row-major order.",
+    )
+)

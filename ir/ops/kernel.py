@@ -1,0 +1,41 @@
+"""kernel: regions, the unit of code generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from inferir.ir.graph import Attrs, Graph
+from inferir.ir.ops.common import need
+from inferir.ir.registry import OpDef, define
+from inferir.ir.types import TensorType
+
+ANCHORS = ("rowwise", "matmul", "attention")
+
+
+def _region_type(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    body: Graph = attrs["body"]
+    need(attrs["anchor"] in ANCHORS, f"anchor {attrs['anchor']!r} is not one of {ANCHORS}")
+    need(len(body.inputs) == len(types), f"{len(types)} operands for a body with {len(body.inputs)} inputs")
+    for i, (value, given) in enumerate(zip(body.inputs, types, strict=True)):
+        need(value.type == given, f"operand {i} is {given}, the body expects {value.type}")
+    return tuple(v.type for v in body.outputs)
+
+
+def _region_eval(attrs: Attrs, *tensors: Any) -> Any:
+    from inferir.ir.interpreter import run_body
+
+    out = run_body(attrs["body"], tensors)
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+define(
+    OpDef(
+        "kernel.region",
+        (0, None),
+        _region_type,
+        _region_eval,
+        attrs={"anchor": str, "body": Graph, "name": str},
+        doc="A group of ops that becomes one kernel; operands correspond to the inputs of `body`, results to its outputs.",
+    )
+)

@@ -1,0 +1,63 @@
+"""kv: writes to the paged key-value cache, as values: `kv.write` returns the cache it produced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from inferir.ir.dims import NB
+from inferir.ir.dtypes import DType
+from inferir.ir.graph import Attrs
+from inferir.ir.ops.attn import kpack
+from inferir.ir.ops.common import need
+from inferir.ir.registry import OpDef, define
+from inferir.ir.types import TensorType
+
+if TYPE_CHECKING:
+    import torch
+
+
+def cache_type(role: str, kv_heads: int, head_dim: int, block_size: int, dtype: DType) -> TensorType:
+    """The type of a layer's cache: keys [NB, Hk, D/p, bs, p], values [NB, Hk, bs/p, D, p] with p = kpack(dtype).
+
+    Keys keep tokens in lanes, values keep channels in lanes, so that attention streams both in order; pairs of 16-bit entries lie
+    together for the dot product.
+    """
+    p = kpack(dtype)
+    need(block_size % p == 0, f"block size {block_size} is not a multiple of {p}")
+    if role == "k":
+        need(head_dim % p == 0, f"head size {head_dim} is not a multiple of {p}")
+        return TensorType((NB, kv_heads, head_dim // p, block_size, p), dtype)
+    return TensorType((NB, kv_heads, block_size // p, head_dim, p), dtype)
+
+
+def _write_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    cache, x, slots = types
+    need(attrs["role"] in ("k", "v"), f"role {attrs['role']!r} is not 'k' or 'v'")
+    need(x.rank == 3 and slots.rank == 1 and slots.shape[0] == x.shape[0], f"write of {x} to slots {slots}")
+    want = cache_type(attrs["role"], int(x.shape[1]), int(x.shape[2]), attrs["block_size"], x.dtype)  # type: ignore[call-overload]
+    need(cache.shape[1:] == want.shape[1:] and cache.dtype is x.dtype, f"cache {cache} does not hold {x} as {attrs['role']}")
+    return cache
+
+
+def _write_eval(attrs: Attrs, cache: torch.Tensor, x: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    cache = cache.clone()
+    bs, p = attrs["block_size"], cache.shape[-1]
+    block, offset = slots.long() // bs, slots.long() % bs
+    if attrs["role"] == "k":
+        cache[block, :, :, offset, :] = x.reshape(x.shape[0], x.shape[1], -1, p)
+    else:
+        cache[block, :, offset // p, :, offset % p] = x
+    return cache
+
+
+define(
+    OpDef(
+        "kv.write",
+        3,
+        _write_type,
+        _write_eval,
+        attrs={"role": str, "block_size": int},
+        doc="Write row t of x [T, Hk, D] to slot slots[t] = block · block_size + offset. Returns the new cache.",
+    )
+)

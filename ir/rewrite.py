@@ -1,0 +1,188 @@
+"""Rewriting: replacing values, rebuilding graphs, and a small declarative pattern matcher.
+
+A pattern is a tree of `P(op, *operands)` with captures; `match` returns the captures or None. Operands of `tensor.add`, `tensor.mul`
+and other commutative ops match in either order. An `OneOf` tries alternatives.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from inferir.ir.graph import Graph, Node, Value, rebuild
+
+COMMUTATIVE = frozenset(f"tensor.{n}" for n in ("add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or"))
+
+Captures = dict[str, Value]
+
+
+def replace(graph: Graph, mapping: Mapping[Value, Value], name: str | None = None) -> Graph:
+    """A graph in which every use of a key is a use of its value. Replacements may use the values they replace."""
+    return transform(graph, lambda node, operands: None, mapping, name)
+
+
+def transform(
+    graph: Graph,
+    visit: Callable[[Node, tuple[Value, ...]], Value | tuple[Value, ...] | None],
+    mapping: Mapping[Value, Value] | None = None,
+    name: str | None = None,
+) -> Graph:
+    """Rebuild a graph bottom-up. `visit(node, new operands)` returns the new result(s), or None to keep the node's op.
+
+    `mapping` redirects values of the old graph to other values, which may be new nodes on top of old ones.
+    """
+    done: dict[Value, Value] = {}
+    original: dict[Value, Value] = {}  # rebuilt form of a replaced value, for uses inside its own replacement
+    mapping = mapping or {}
+
+    def known(value: Value) -> Value | None:
+        return done.get(value) or original.get(value)
+
+    def build(node: Node) -> tuple[Value, ...]:
+        operands = tuple(done.get(v) or original[v] for v in node.operands)
+        out = visit(node, operands) if node.op != "core.input" else None
+        if out is None:
+            out = rebuild(node, operands).results
+        return out if isinstance(out, tuple) else (out,)
+
+    def ensure(root: Value) -> None:
+        stack = [root]
+        opened: set[Value] = set()
+        while stack:
+            value = stack[-1]
+            target = mapping.get(value)
+            if value in done or (value in opened and stack.count(value) > 1 and value in original):
+                stack.pop()
+                continue
+            if target is not None and value not in opened:
+                opened.add(value)
+                if target is not value:
+                    stack.append(target)
+                    continue
+            if target is not None and target is not value and target in done:
+                done[value] = done[target]
+                stack.pop()
+                continue
+            missing = [v for v in value.node.operands if known(v) is None]
+            if missing:
+                stack.extend(missing)
+                continue
+            for old, new in zip(value.node.results, build(value.node), strict=True):
+                if old in mapping and mapping[old] is not old:
+                    original.setdefault(old, new)
+                else:
+                    done.setdefault(old, new)
+            stack.pop()
+
+    for value in graph.inputs:
+        ensure(value)
+    for value in graph.outputs:
+        ensure(value)
+    inputs = tuple(done[v] for v in graph.inputs if done[v].op == "core.input")
+    return Graph(inputs, tuple(done[v] for v in graph.outputs), graph.output_names, name or graph.name)
+
+
+@dataclass(frozen=True)
+class Any_:
+    """Matches every value; captured under `name`. The same name twice must match the same value."""
+
+    name: str
+    where: Callable[[Value], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """Matches a `core.scalar`; `value` restricts it. Captured under `name`."""
+
+    name: str = ""
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class P:
+    """Matches a node by op, operand patterns and attributes; captured under `name` if given."""
+
+    op: str
+    operands: tuple[Any, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+    def __init__(self, op: str, *operands: Any, attrs: Mapping[str, Any] | None = None, name: str = "") -> None:
+        object.__setattr__(self, "op", op)
+        object.__setattr__(self, "operands", operands)
+        object.__setattr__(self, "attrs", dict(attrs or {}))
+        object.__setattr__(self, "name", name)
+
+
+@dataclass(frozen=True)
+class Opt:
+    """Matches `P(op, inner)` or just `inner`: an op, such as a cast or view, that may be absent."""
+
+    op: str
+    inner: Any
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Matches the first alternative that fits."""
+
+    alternatives: tuple[Any, ...]
+
+    def __init__(self, *alternatives: Any) -> None:
+        object.__setattr__(self, "alternatives", alternatives)
+
+
+def match(pattern: Any, value: Value) -> Captures | None:
+    """Captures if `value` is produced by a tree that fits `pattern`, else None."""
+    return _match(pattern, value, {})
+
+
+def _bindto(captures: Captures, name: str, value: Value) -> Captures | None:
+    if not name:
+        return captures
+    if name in captures:
+        return captures if captures[name] is value else None
+    return {**captures, name: value}
+
+
+def _match(pattern: Any, value: Value, captures: Captures) -> Captures | None:
+    if isinstance(pattern, Any_):
+        if pattern.where is not None and not pattern.where(value):
+            return None
+        return _bindto(captures, pattern.name, value)
+    if isinstance(pattern, Scalar):
+        if value.op != "core.scalar" or (pattern.value is not None and value.node.attrs["value"] != pattern.value):
+            return None
+        return _bindto(captures, pattern.name, value)
+    if isinstance(pattern, OneOf):
+        for alternative in pattern.alternatives:
+            found = _match(alternative, value, captures)
+            if found is not None:
+                return found
+        return None
+    if isinstance(pattern, Opt):
+        if value.op == pattern.op:
+            found = _match(pattern.inner, value.node.operands[0], captures)
+            if found is not None:
+                return found
+        return _match(pattern.inner, value, captures)
+    assert isinstance(pattern, P)
+    node = value.node
+    if node.op != pattern.op or any(node.attrs.get(k) != v for k, v in pattern.attrs.items()):
+        return None
+    if pattern.operands and len(pattern.operands) != len(node.operands):
+        return None
+    orders: Any = [pattern.operands]
+    if node.op in COMMUTATIVE and len(pattern.operands) == 2:
+        orders = itertools.permutations(pattern.operands)
+    for order in orders:
+        found: Captures | None = captures
+        for sub, operand in zip(order, node.operands, strict=False):
+            found = _match(sub, operand, found)
+            if found is None:
+                break
+        if found is not None:
+            return _bindto(found, pattern.name, value)
+    return None
