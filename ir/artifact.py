@@ -42,7 +42,6 @@ from inferir.ir.manifest import (
     MemoryRecord,
     ModelRecord,
     OutputArg,
-    TargetRecord,
     TensorRecord,
     WeightArg,
 )
@@ -66,7 +65,6 @@ __all__ = [
     "MemoryRecord",
     "ModelRecord",
     "OutputArg",
-    "TargetRecord",
     "TensorRecord",
     "WeightArg",
     "check_manifest",

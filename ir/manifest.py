@@ -11,6 +11,7 @@ import msgspec
 
 from inferir.ir.dtypes import DType
 from inferir.ir.kv_cache import KVCacheGroup
+from inferir.ir.target import Target
 
 FORMAT_VERSION = 1
 """Version of the schema; a reader accepts exactly its own."""
@@ -158,15 +159,6 @@ class LimitsRecord(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
 
 
-class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine the kernels were built for. `features` are the instruction-set extensions that they use."""
-
-    kind: str
-    name: str
-    features: tuple[str, ...] = ()
-    record: dict[str, Any] = {}
-
-
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The memory table: weights and arena once, `scratch_bytes` per worker thread, the cache per block (all layers)."""
 
@@ -183,7 +175,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT_VERSION
     abi: int = 1
     model: ModelRecord
-    target: TargetRecord
+    target: Target
     limits: LimitsRecord
     memory: MemoryRecord
     inputs: tuple[IORecord, ...]

@@ -22,7 +22,6 @@ from inferir.ir.artifact import (
     MemoryRecord,
     ModelRecord,
     OutputArg,
-    TargetRecord,
     TensorRecord,
     WeightArg,
     file_records,
@@ -33,6 +32,7 @@ from inferir.ir.artifact import (
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import ArtifactError
 from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
+from inferir.ir.target import TARGETS
 
 
 def bucket(lo: int, hi: int, *, decode: bool = False, **changes: Any) -> BucketRecord:
@@ -66,7 +66,7 @@ def make(folder: Path, **changes: Any) -> Manifest:
     spec = FullAttentionSpec(block_size=16, kv_heads=2, head_dim=8, value_dim=8, dtype=DType.BF16)
     fields: dict[str, Any] = {
         "model": ModelRecord(name="m", architecture="A", dtype=DType.BF16, vocab_size=9, hidden_size=8, num_layers=1),
-        "target": TargetRecord(kind="cpu", name="x86-64-v3", features=("avx2",)),
+        "target": TARGETS["x86-64-v3"],
         "limits": LimitsRecord(max_model_len=64, max_tokens=31, max_seqs=4, max_rows=4, max_blocks=4, block_size=16),
         "memory": MemoryRecord(weight_bytes=256, arena_bytes=128, scratch_bytes=0, kv_block_bytes=spec.page_bytes),
         "inputs": tuple(
