@@ -33,7 +33,7 @@ def is_convex(dag: nx.DiGraph, group: Iterable[Node]) -> bool:
 
 
 def liveness(graph: Graph) -> dict[Node, int]:
-    """Index in `graph.nodes` of the last node that uses any result of a node; results that are outputs live to the end."""
+    """Index in `graph.nodes` of the last node that uses any result of a node; outputs live to the end."""
     last = {node: i for i, node in enumerate(graph.nodes)}
     for i, node in enumerate(graph.nodes):
         for operand in node.operands:

@@ -1,7 +1,7 @@
 """Symbolic dimensions.
 
-A dimension is an `int` or a sympy expression over the symbols below. All symbols are positive integers that are known when a step
-runs; their upper bounds come from the compile options.
+A dimension is an `int` or a sympy expression over the symbols below. All symbols are positive integers that are known
+when a step runs; their upper bounds come from the compile options.
 
     T   tokens in this step            S   sequences in this step        R   rows whose logits are wanted
     A   attention work items           NB  KV blocks in the pool         MB  blocks per sequence (block-table width)
@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import sympy
 
 from inferir.ir.errors import ParseError
 
-Dim = int | sympy.Expr
+Dim: TypeAlias = int | sympy.Expr
 
 T = sympy.Symbol("T", integer=True, positive=True)
 S = sympy.Symbol("S", integer=True, positive=True)

@@ -1,8 +1,8 @@
 """Typed errors.
 
-Every error a user can meet derives from `InferirError`. Its message is one line that names what is wrong (the op, layer, file or
-field) and, where there is something to do about it, says what to do next. The command line prints the message and exits with
-`exit_code`.
+Every error a user can meet derives from `InferirError`. Its message is one line that names what is wrong (the op,
+layer, file or field) and, where there is something to do about it, says what to do next. The command line prints the
+message and exits with `exit_code`.
 """
 
 

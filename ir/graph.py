@@ -1,8 +1,8 @@
 """The graph: immutable nodes in SSA form.
 
-A `Node` applies an op to operand `Value`s and has attributes, result types and a provenance. Nodes are never changed; a rewrite
-builds new ones. A `Graph` is only its inputs and outputs: its nodes are whatever the outputs depend on, in topological order.
-Graphs nest: a `kernel.region` node carries its body as the attribute `body`.
+A `Node` applies an op to operand `Value`s and has attributes, result types and a provenance. Nodes are never changed; a
+rewrite builds new ones. A `Graph` is only its inputs and outputs: its nodes are whatever the outputs depend on, in
+topological order. Graphs nest: a `kernel.region` node carries its body as the attribute `body`.
 
 Sources (ops without operands): `core.input` (run-time operand), `core.weight` (by name, the tensor lives elsewhere),
 `core.scalar` (a rank-0 number that takes the element type of what it meets), `core.constant` (a small literal tensor).
@@ -63,7 +63,7 @@ def _freeze(value: AttrValue) -> AttrValue:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a node came from: the module path in the source model and the source op. Ignored by hashes and comparison."""
+    """Where a node came from: the module path in the source model and the source op. Ignored by hashes."""
 
     module: str = ""
     source: str = ""

@@ -1,4 +1,4 @@
-"""The reference interpreter: executes any graph with torch. It is the oracle for passes and kernels, never part of serving."""
+"""The reference interpreter: executes any graph with torch. It is the oracle of passes and kernels, not for serving."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ def interpret(
 ) -> dict[str, Any]:
     """Run `graph`; returns torch tensors by output name.
 
-    inputs and weights: torch tensors by name; symbols are bound from the shapes of the inputs and checked. `observe` is called with
-    every node and its results. Raises `IRError` naming an input or weight that is missing or does not fit its type.
+    inputs and weights: torch tensors by name; symbols are bound from the shapes of the inputs and checked. `observe` is
+    called with every node and its results. Raises `IRError` naming an input or weight that is missing or does not fit
+    its type, or a symbol that no input binds.
     """
     tensors = []
-    for value, name in zip(graph.inputs, graph.input_names, strict=True):
+    for name in graph.input_names:
         if name not in inputs:
             raise IRError(f"input {name!r} is missing")
         tensors.append(inputs[name])
@@ -59,7 +60,10 @@ def _concrete(value: AttrValue, symbols: Mapping[str, int]) -> AttrValue:
 
 
 def _symbolic(attrs: Attrs) -> bool:
-    return any(isinstance(v, sympy.Expr) or (isinstance(v, tuple) and any(isinstance(x, sympy.Expr) for x in v)) for v in attrs.values())
+    return any(
+        isinstance(v, sympy.Expr) or (isinstance(v, tuple) and any(isinstance(x, sympy.Expr) for x in v))
+        for v in attrs.values()
+    )
 
 
 def _run(
@@ -79,8 +83,7 @@ def _run(
         if node.op == "core.input":
             continue
         out = _eval(node, env, weights, symbols)
-        for result, tensor in zip(node.results, out, strict=True):
-            env[result] = tensor
+        env.update(zip(node.results, out, strict=True))
         if observe is not None:
             observe(node, out)
         for operand in node.operands:

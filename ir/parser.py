@@ -136,7 +136,12 @@ class _Parser:
             env[name] = result
 
     def _node(
-        self, op: str, operands: tuple[Value, ...], attrs: dict[str, AttrValue], types: tuple[TensorType, ...], loc: Provenance
+        self,
+        op: str,
+        operands: tuple[Value, ...],
+        attrs: dict[str, AttrValue],
+        types: tuple[TensorType, ...],
+        loc: Provenance,
     ) -> Node:
         try:
             definition = opdef(op)
@@ -150,7 +155,9 @@ class _Parser:
         if node.types != types:
             if definition.has(SOURCE):
                 raise self._fail(f"{op} gives {node.types[0]}, the text says {types[0]}")
-            raise self._fail(f"{op} gives {', '.join(map(str, node.types))}, the text says {', '.join(map(str, types))}")
+            raise self._fail(
+                f"{op} gives {', '.join(map(str, node.types))}, the text says {', '.join(map(str, types))}"
+            )
         return node
 
     def loc(self) -> Provenance:

@@ -1,19 +1,20 @@
 """Rewriting: replacing values, rebuilding graphs, and a small declarative pattern matcher.
 
-A pattern is a tree of `P(op, *operands)` with captures; `match` returns the captures or None. Operands of `tensor.add`, `tensor.mul`
-and other commutative ops match in either order. An `OneOf` tries alternatives.
+A pattern is a tree of `P(op, *operands)` with captures; `match` returns the captures or None. Operands of `tensor.add`,
+`tensor.mul` and other commutative ops match in either order. An `OneOf` tries alternatives.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from inferir.ir.graph import Graph, Node, Value, rebuild
 
-COMMUTATIVE = frozenset(f"tensor.{n}" for n in ("add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or"))
+COMMUTATIVE = frozenset(
+    f"tensor.{n}" for n in ("add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or")
+)
 
 Captures = dict[str, Value]
 
@@ -85,7 +86,7 @@ def transform(
 
 
 @dataclass(frozen=True)
-class Any_:
+class Any_:  # noqa: N801 - `Any` is taken
     """Matches every value; captured under `name`. The same name twice must match the same value."""
 
     name: str
@@ -135,54 +136,59 @@ class OneOf:
 
 
 def match(pattern: Any, value: Value) -> Captures | None:
-    """Captures if `value` is produced by a tree that fits `pattern`, else None."""
-    return _match(pattern, value, {})
+    """Captures if `value` is produced by a tree that fits `pattern`, else None.
+
+    Where commutative operands or alternatives fit in several ways, the first that lets the whole pattern fit is taken.
+    """
+    return next(_match(pattern, value, {}), None)
 
 
-def _bindto(captures: Captures, name: str, value: Value) -> Captures | None:
+def _bindto(captures: Captures, name: str, value: Value) -> Iterator[Captures]:
     if not name:
-        return captures
-    if name in captures:
-        return captures if captures[name] is value else None
-    return {**captures, name: value}
+        yield captures
+    elif name not in captures:
+        yield {**captures, name: value}
+    elif captures[name] is value:
+        yield captures
 
 
-def _match(pattern: Any, value: Value, captures: Captures) -> Captures | None:
+def _match(pattern: Any, value: Value, captures: Captures) -> Iterator[Captures]:
+    """All ways to extend `captures` so that `value` fits `pattern`, most preferred first."""
     if isinstance(pattern, Any_):
-        if pattern.where is not None and not pattern.where(value):
-            return None
-        return _bindto(captures, pattern.name, value)
-    if isinstance(pattern, Scalar):
-        if value.op != "core.scalar" or (pattern.value is not None and value.node.attrs["value"] != pattern.value):
-            return None
-        return _bindto(captures, pattern.name, value)
-    if isinstance(pattern, OneOf):
+        if pattern.where is None or pattern.where(value):
+            yield from _bindto(captures, pattern.name, value)
+    elif isinstance(pattern, Scalar):
+        if value.op == "core.scalar" and (pattern.value is None or value.node.attrs["value"] == pattern.value):
+            yield from _bindto(captures, pattern.name, value)
+    elif isinstance(pattern, OneOf):
         for alternative in pattern.alternatives:
-            found = _match(alternative, value, captures)
-            if found is not None:
-                return found
-        return None
-    if isinstance(pattern, Opt):
+            yield from _match(alternative, value, captures)
+    elif isinstance(pattern, Opt):
         if value.op == pattern.op:
-            found = _match(pattern.inner, value.node.operands[0], captures)
-            if found is not None:
-                return found
-        return _match(pattern.inner, value, captures)
-    assert isinstance(pattern, P)
+            yield from _match(pattern.inner, value.node.operands[0], captures)
+        yield from _match(pattern.inner, value, captures)
+    else:
+        assert isinstance(pattern, P)
+        yield from _match_node(pattern, value, captures)
+
+
+def _match_node(pattern: P, value: Value, captures: Captures) -> Iterator[Captures]:
     node = value.node
     if node.op != pattern.op or any(node.attrs.get(k) != v for k, v in pattern.attrs.items()):
-        return None
+        return
     if pattern.operands and len(pattern.operands) != len(node.operands):
-        return None
-    orders: Any = [pattern.operands]
+        return
+    orders = [pattern.operands]
     if node.op in COMMUTATIVE and len(pattern.operands) == 2:
-        orders = itertools.permutations(pattern.operands)
+        orders.append(pattern.operands[::-1])
     for order in orders:
-        found: Captures | None = captures
-        for sub, operand in zip(order, node.operands, strict=False):
-            found = _match(sub, operand, found)
-            if found is None:
-                break
-        if found is not None:
-            return _bindto(found, pattern.name, value)
-    return None
+        for found in _match_all(order, node.operands, captures):
+            yield from _bindto(found, pattern.name, value)
+
+
+def _match_all(patterns: tuple[Any, ...], operands: tuple[Value, ...], captures: Captures) -> Iterator[Captures]:
+    if not patterns:
+        yield captures
+        return
+    for found in _match(patterns[0], operands[0], captures):
+        yield from _match_all(patterns[1:], operands[1:], found)

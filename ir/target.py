@@ -20,8 +20,9 @@ _CPUINFO = {"avx512bf16": "avx512_bf16", "avx512vnni": "avx512_vnni", "lzcnt": "
 class Target:
     """What kernels are compiled for.
 
-    kind: "cpu" or "cuda"; name: the spelling users give; mcpu: LLVM's processor name or the SM version; features: instruction-set
-    features in LLVM's spelling that the code may use; vector_bits: register width; cores, l1d_bytes, l2_bytes: what tile choices assume.
+    kind: "cpu" or "cuda"; name: the spelling users give; mcpu: LLVM's processor name or the SM version; features:
+    instruction-set features in LLVM's spelling that the code may use; vector_bits: register width; cores, l1d_bytes,
+    l2_bytes: what tile choices assume.
     """
 
     kind: str

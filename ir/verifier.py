@@ -12,7 +12,8 @@ _GIVEN = ("core.input", "core.weight", "core.scalar")
 def verify(graph: Graph) -> None:
     """Raise `VerifyError` naming the first node whose op, attributes, operands or result types are wrong.
 
-    Also checked: inputs have distinct names, weights of one name have one type, bodies of regions are graphs over their own inputs.
+    Also checked: inputs have distinct names, weights of one name have one type, bodies of regions are graphs over their
+    own inputs.
     """
     names = graph.input_names
     if len(set(names)) != len(names):
@@ -38,7 +39,9 @@ def _node(graph: Graph, node: Node) -> None:
         else:
             types = infer_types(definition, [v.type for v in node.operands], node.attrs)
             if types != node.types:
-                raise IRError(f"{node.op}: has type {', '.join(map(str, node.types))}, should have {', '.join(map(str, types))}")
+                raise IRError(
+                    f"{node.op}: has type {', '.join(map(str, node.types))}, should have {', '.join(map(str, types))}"
+                )
         for value in node.attrs.values():
             if isinstance(value, Graph):
                 verify(value)

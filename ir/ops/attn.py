@@ -62,8 +62,9 @@ define(
         _attention_eval,
         attrs={**_COMMON, "causal": bool, "layer": int},
         defaults={"window": 0, "softcap": 0.0, "causal": True},
-        doc="softmax(scale · q kᵀ) v within one sequence of T tokens. q [T, H, D], k [T, Hk, D], v [T, Hk, Dv] -> [T, H, Dv]; query head h "
-        "reads key-value head h // (H / Hk). window w > 0: a token sees itself and the w - 1 before it. softcap c > 0: c · tanh(s / c).",
+        doc="softmax(scale · q kᵀ) v within one sequence of T tokens. q [T, H, D], k [T, Hk, D], v [T, Hk, Dv] -> "
+        "[T, H, Dv]; query head h reads key-value head h // (H / Hk). window w > 0: a token sees itself and the w - 1 "
+        "before it. softcap c > 0: c · tanh(s / c).",
     )
 )
 

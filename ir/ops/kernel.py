@@ -36,6 +36,6 @@ define(
         _region_type,
         _region_eval,
         attrs={"anchor": str, "body": Graph, "name": str},
-        doc="A group of ops that becomes one kernel; operands correspond to the inputs of `body`, results to its outputs.",
+        doc="A group of ops that becomes one kernel; operands correspond to inputs of `body`, results to its outputs.",
     )
 )

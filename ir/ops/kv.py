@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def cache_type(role: str, kv_heads: int, head_dim: int, block_size: int, dtype: DType) -> TensorType:
     """The type of a layer's cache: keys [NB, Hk, D/p, bs, p], values [NB, Hk, bs/p, D, p] with p = kpack(dtype).
 
-    Keys keep tokens in lanes, values keep channels in lanes, so that attention streams both in order; pairs of 16-bit entries lie
-    together for the dot product.
+    Keys keep tokens in lanes, values keep channels in lanes, so that attention streams both in order; pairs of 16-bit
+    entries lie together for the dot product.
     """
     p = kpack(dtype)
     need(block_size % p == 0, f"block size {block_size} is not a multiple of {p}")
@@ -35,8 +35,11 @@ def _write_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     cache, x, slots = types
     need(attrs["role"] in ("k", "v"), f"role {attrs['role']!r} is not 'k' or 'v'")
     need(x.rank == 3 and slots.rank == 1 and slots.shape[0] == x.shape[0], f"write of {x} to slots {slots}")
-    want = cache_type(attrs["role"], int(x.shape[1]), int(x.shape[2]), attrs["block_size"], x.dtype)  # type: ignore[call-overload]
-    need(cache.shape[1:] == want.shape[1:] and cache.dtype is x.dtype, f"cache {cache} does not hold {x} as {attrs['role']}")
+    want = cache_type(attrs["role"], int(x.shape[1]), int(x.shape[2]), attrs["block_size"], x.dtype)
+    need(
+        cache.shape[1:] == want.shape[1:] and cache.dtype is x.dtype,
+        f"cache {cache} does not hold {x} as {attrs['role']}",
+    )
     return cache
 
 

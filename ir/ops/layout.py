@@ -33,7 +33,7 @@ def _pack_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     (w,) = types
     block, kpack, parts = attrs["block"], attrs["kpack"], attrs["interleave"]
     need(w.rank == 2 and isinstance(w.shape[0], int) and isinstance(w.shape[1], int), f"packing of {w}")
-    n, k = int(w.shape[0]), int(w.shape[1])  # type: ignore[call-overload]
+    n, k = int(w.shape[0]), int(w.shape[1])
     need(k % kpack == 0, f"K = {k} is not a multiple of {kpack}")
     need(block % (LANES * parts) == 0, f"block {block} is not a multiple of {LANES * parts}")
     need(n % parts == 0, f"N = {n} is not a multiple of {parts}")
@@ -74,7 +74,7 @@ define(
         lambda attrs, w: pack_weight(w, attrs["block"], attrs["kpack"], attrs["interleave"]),
         attrs={"block": int, "kpack": int, "interleave": int},
         defaults={"interleave": 1},
-        doc="A weight [N, K] in blocks of `block` outputs with `kpack` consecutive K together. With interleave P the P equal parts of "
-        "N alternate in groups of 16 columns, so that one block holds what a gated activation needs.",
+        doc="A weight [N, K] in blocks of `block` outputs with `kpack` consecutive K together. With interleave P the P "
+        "equal parts of N alternate in groups of 16 columns, so that one block holds what a gated activation needs.",
     )
 )

@@ -48,7 +48,8 @@ def _norm_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 def _rms_norm(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
     """x / sqrt(mean(x²) + eps) · (offset + w) over the last axis, in float32 (Zhang & Sennrich 2019).
 
-    round_before_weight: the normalised row is rounded to x's type before it meets the weight (Llama), else after (Gemma).
+    round_before_weight: the normalised row is rounded to x's type before it meets the weight (Llama), else after
+    (Gemma).
     """
     x = operands[0]
     dtype = x.type.dtype
@@ -121,7 +122,10 @@ def _rotary_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     need(attrs["style"] == "half", f"style {attrs['style']!r} is not known")
     need(cos.shape == sin.shape and cos.dtype is sin.dtype, f"cos {cos} and sin {sin} differ")
     dim = cos.shape[-1]
-    need(isinstance(dim, int) and dim % 2 == 0 and isinstance(x.shape[-1], int) and dim <= x.shape[-1], f"rotation of {x} by {cos}")
+    need(
+        isinstance(dim, int) and dim % 2 == 0 and isinstance(x.shape[-1], int) and dim <= x.shape[-1],
+        f"rotation of {x} by {cos}",
+    )
     need(cos.dtype is x.dtype, f"rotation of {x} by {cos}")
     need(x.rank == 3 and cos.rank == 2 and x.shape[0] == cos.shape[0], f"rotation of {x} by {cos}")
     return x
@@ -130,7 +134,8 @@ def _rotary_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 def _rotary(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
     """Rotary position embedding (Su et al. 2021) of the first d = cos.shape[-1] entries of every head.
 
-    x [T, H, D], cos and sin [T, d]: x·cos + rotate_half(x)·sin with rotate_half((a, b)) = (-b, a); entries from d on pass through.
+    x [T, H, D], cos and sin [T, d]: x·cos + rotate_half(x)·sin with rotate_half((a, b)) = (-b, a); entries from d on
+    pass through.
     """
     x, cos, sin = operands
     d, full = cos.type.shape[-1], x.type.shape[-1]
@@ -145,7 +150,7 @@ def _rotary(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
     r = x if d == full else cut(x, 0, d)
     turned = b.op("tensor.cat", b.op("tensor.neg", cut(r, d // 2, d)), cut(r, 0, d // 2), dim=-1)
     y = b.op("tensor.add", b.op("tensor.mul", r, heads(cos)), b.op("tensor.mul", turned, heads(sin)))
-    return y if d == full else b.op("tensor.cat", y, cut(x, d, int(full)), dim=-1)  # type: ignore[call-overload]
+    return y if d == full else b.op("tensor.cat", y, cut(x, d, int(full)), dim=-1)
 
 
 define(
@@ -181,7 +186,15 @@ def _gated(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
 
 
 define(
-    OpDef("nn.gated_act", 2, _gated_type, _by_decomposition(_gated), attrs={"kind": str}, decompose=_gated, doc=_gated.__doc__ or "")
+    OpDef(
+        "nn.gated_act",
+        2,
+        _gated_type,
+        _by_decomposition(_gated),
+        attrs={"kind": str},
+        decompose=_gated,
+        doc=_gated.__doc__ or "",
+    )
 )
 
 
@@ -191,11 +204,16 @@ def _softcap(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
     return b.op("tensor.mul", b.op("tensor.tanh", b.op("tensor.div", operands[0], b.scalar(cap))), b.scalar(cap))
 
 
+def _softcap_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    need(attrs["cap"] > 0, "cap is not positive")
+    return types[0]
+
+
 define(
     OpDef(
         "nn.softcap",
         1,
-        lambda types, attrs: (need(attrs["cap"] > 0, "cap is not positive"), types[0])[1],
+        _softcap_type,
         _by_decomposition(_softcap),
         attrs={"cap": float},
         decompose=_softcap,

@@ -22,12 +22,12 @@ def _draw_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     need(logits.rank == 2 and logits.dtype is DType.F32, f"logits are {logits}, expected f32 rows")
     for t, dtype in ((temperature, DType.F32), (seed, DType.I32), (counter, DType.I32)):
         need(t.shape == logits.shape[:1] and t.dtype is dtype, f"per-row operand {t}")
-    need(0 < attrs["valid"] <= int(logits.shape[1]), f"valid = {attrs['valid']} of {logits.shape[1]}")  # type: ignore[call-overload]
+    need(0 < attrs["valid"] <= int(logits.shape[1]), f"valid = {attrs['valid']} of {logits.shape[1]}")
     return TensorType(logits.shape[:1], DType.I32)
 
 
 def mix32(x: torch.Tensor) -> torch.Tensor:
-    """A 32-bit finaliser (xor-shift-multiply with the constants of Wellons' lowbias32) on int64 tensors holding uint32."""
+    """A 32-bit finaliser (xor-shift-multiply, constants of Wellons' lowbias32) on int64 tensors holding uint32."""
     x = x ^ (x >> 16)
     x = (x * 0x7FEB352D) & MASK32
     x = x ^ (x >> 15)
@@ -36,7 +36,7 @@ def mix32(x: torch.Tensor) -> torch.Tensor:
 
 
 def uniform(seed: torch.Tensor, counter: torch.Tensor, n: int) -> torch.Tensor:
-    """[R, n] float32 in (0, 1): a function of (seed, counter, index) alone, so that a row never depends on its neighbours."""
+    """[R, n] float32 in (0, 1): a function of (seed, counter, index) alone, so rows do not depend on each other."""
     import torch
 
     s = seed.to(torch.int64) & MASK32
@@ -65,8 +65,8 @@ define(
         _draw_type,
         _draw_eval,
         attrs={"valid": int},
-        doc="One token per row of logits [R, V] among the first `valid` entries: the arg-max where temperature is 0, else a draw from "
-        "softmax(logits / temperature) as arg-max of logits / temperature + Gumbel noise (Gumbel 1954). The noise is a function of "
-        "(seed, counter, index).",
+        doc="One token per row of logits [R, V] among the first `valid` entries: the arg-max where temperature is 0, "
+        "else a draw from softmax(logits / temperature) as arg-max of logits / temperature + Gumbel noise (Gumbel "
+        "1954). The noise is a function of (seed, counter, index).",
     )
 )

@@ -1,7 +1,7 @@
 """tensor: a small array language with PyTorch's semantics and explicit casts.
 
-Operands of an elementwise op have one element type (rank-0 scalars take it); results are rounded to it. Half-precision math is done
-in float32 and rounded once per op, as PyTorch does.
+Operands of an elementwise op have one element type (rank-0 scalars take it); results are rounded to it. Half-precision
+math is done in float32 and rounded once per op, as PyTorch does.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ _LOGICAL: dict[str, Callable[..., Any]] = {
 }
 
 for _name, _fn in _BINARY.items():
-    define(OpDef(f"tensor.{_name}", 2, elementwise, lambda attrs, a, b, fn=_fn: fn(a, b), traits=frozenset({ELEMENTWISE})))
+    define(
+        OpDef(f"tensor.{_name}", 2, elementwise, lambda attrs, a, b, fn=_fn: fn(a, b), traits=frozenset({ELEMENTWISE}))
+    )
 for _name, _fn in {**_COMPARE, **_LOGICAL}.items():
     define(OpDef(f"tensor.{_name}", 2, compare, lambda attrs, a, b, fn=_fn: fn(a, b), traits=frozenset({ELEMENTWISE})))
 
@@ -266,7 +268,9 @@ def _slice(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     size = types[0].shape[i]
     if isinstance(start, int) and isinstance(stop, int):
         need(0 <= start <= stop and (not isinstance(size, int) or stop <= size), f"[{start}:{stop}] is outside {size}")
-    return TensorType(tuple(ceil_div(stop - start, step) if j == i else d for j, d in enumerate(types[0].shape)), types[0].dtype)
+    return TensorType(
+        tuple(ceil_div(stop - start, step) if j == i else d for j, d in enumerate(types[0].shape)), types[0].dtype
+    )
 
 
 def _slice_eval(attrs: Attrs, x: torch.Tensor) -> torch.Tensor:
@@ -294,14 +298,17 @@ def _cat(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     total: Dim = 0
     for t in types:
         need(t.dtype is types[0].dtype and t.rank == types[0].rank, f"{t} beside {types[0]}")
-        need(all(j == i or a == b for j, (a, b) in enumerate(zip(t.shape, types[0].shape, strict=True))), f"{t} beside {types[0]}")
+        need(
+            all(j == i or a == b for j, (a, b) in enumerate(zip(t.shape, types[0].shape, strict=True))),
+            f"{t} beside {types[0]}",
+        )
         total = total + t.shape[i]
     return TensorType(tuple(total if j == i else d for j, d in enumerate(types[0].shape)), types[0].dtype)
 
 
 define(OpDef("tensor.cat", (1, None), _cat, lambda attrs, *xs: _torch().cat(xs, attrs["dim"]), attrs={"dim": int}))
 
-# --- contractions and gathers -------------------------------------------------------------------------------------------
+# --- contractions and gathers -----------------------------------------------------------------------------------------
 
 
 def _linear(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -347,7 +354,7 @@ def _packed(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType((x.shape[0], attrs["n"]), x.dtype)
 
 
-def _packed_eval(attrs: Attrs, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+def _packed_eval(attrs: Attrs, x: torch.Tensor, w: torch.Tensor) -> Any:
     from inferir.ir.ops.layout import unpack_weight
 
     return _torch().nn.functional.linear(x, unpack_weight(w, attrs["n"], attrs["interleave"]))
@@ -384,7 +391,7 @@ def _gather_rows(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 define(OpDef("tensor.gather_rows", 2, _gather_rows, lambda attrs, x, rows: x[rows.long()], doc="x[rows]."))
 
-# --- sources ------------------------------------------------------------------------------------------------------------
+# --- sources ----------------------------------------------------------------------------------------------------------
 
 
 def _arange(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -418,5 +425,3 @@ def _number(value: float) -> float:
     if isinstance(value, float) and math.isnan(value):
         raise IRError("tensor.full with NaN")
     return value
-
-
