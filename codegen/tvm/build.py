@@ -1,0 +1,71 @@
+"""Module text to shared object: parse, lower with a short list of TVM passes, generate code with LLVM, link.
+
+The default TVM pipeline is not used: kernels are written in the form the code generator takes (explicit vectors,
+unrolled register tiles), so scheduling and storage passes would only cost time, and its calling convention needs the
+TVM runtime.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from inferir.codegen.tvm.isa import Isa
+from inferir.codegen.tvm.llvm_lib import library
+from inferir.codegen.tvm.source import helper_names
+from inferir.ir.errors import CodegenError
+
+LIBRARY_VARIABLE = "LLVM_LIBRARY"
+"""Name under which module text finds the LLVM helper text, for its one `pragma_import_llvm` attribute."""
+
+
+def _lower(mod: Any, target: Any) -> Any:
+    from tvm import s_tir, tirx
+
+    passes = (
+        tirx.transform.BindTarget(target.with_host(target)),
+        s_tir.transform.LowerOpaqueBlock(),
+        tirx.transform.FlattenBuffer(),
+        tirx.transform.UnrollLoop(),
+        tirx.transform.StmtSimplify(),
+        tirx.transform.LowerTVMBuiltin(),
+        tirx.transform.LowerIntrin(),
+    )
+    for step in passes:
+        mod = step(mod)
+    return mod
+
+
+def compile_object(source: str, isa: Isa) -> Any:
+    """Compile module text to a TVM LLVM module (object code not yet linked). Raises `CodegenError`."""
+    import tvm
+    import tvm.script
+    from tvm.script import ir, tirx
+
+    text = library(helper_names(source), isa.features)
+    try:
+        mod = tvm.script.from_source(source, {"I": ir, "T": tirx, LIBRARY_VARIABLE: text})
+        target = tvm.target.Target({"kind": "llvm", "mcpu": isa.mcpu, "mattr": [f"+{e}" for e in isa.extensions]})
+        return tvm.get_global_func("target.build.llvm")(_lower(mod, target), target)
+    except Exception as error:
+        reason = str(error).strip().splitlines()
+        raise CodegenError(f"TVM refused the module: {reason[0] if reason else type(error).__name__}") from error
+
+
+def build_module(source: str, isa: Isa) -> bytes:
+    """Build module text into the bytes of a shared object with plain C symbols."""
+    module = compile_object(source, isa)
+    with tempfile.TemporaryDirectory(prefix="inferir-build-") as folder:
+        obj, out = Path(folder) / "module.o", Path(folder) / "module.so"
+        module.write_to_file(str(obj))
+        linker = shutil.which("ld.lld") or shutil.which("ld")
+        if linker is None:
+            raise CodegenError("no linker found: install binutils (ld) or lld")
+        options = ("-shared", "-s", "-Bsymbolic", "--build-id=none", "-z", "noexecstack")
+        done = subprocess.run([linker, *options, "-o", out, obj], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise CodegenError(f"linking failed: {done.stderr.strip()}")
+        return out.read_bytes()

@@ -1,0 +1,99 @@
+"""Pointers, atomics, futexes and indirect calls as LLVM functions (x86-64 Linux).
+
+System calls are inline assembly, so a bucket module needs no symbol from outside.
+"""
+
+from __future__ import annotations
+
+_SYSCALL = '"={rax},{rax},{rdi},{rsi},{rdx},{r10},{r8},{r9},~{rcx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"'
+_FUTEX, _SCHED_YIELD = 202, 24
+_WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
+
+
+def _syscall(number: int, *args: str) -> str:
+    values = [f"i64 {number}", *args, *["i64 0"] * (6 - len(args))]
+    return f'call i64 asm sideeffect "syscall", {_SYSCALL}({", ".join(values)})'
+
+
+def _function(result: str, name: str, params: str, *lines: str) -> str:
+    body = "\n".join(f"  {line}" for line in lines)
+    return f"define {result} @{name}({params}) alwaysinline nounwind {{\n{body}\n}}"
+
+
+def _futex(name: str, command: int) -> str:
+    call = _syscall(_FUTEX, "i64 %a", f"i64 {command}", "i64 %w")
+    lines = ("%a = ptrtoint ptr %p to i64", "%w = zext i32 %v to i64", f"%r = {call}", "ret i32 0")
+    return _function("i32", name, "ptr %p, i32 %v", *lines)
+
+
+SYNC: dict[str, tuple[str, str, str]] = {
+    # name: (TIR result type, needed declaration or "", text)
+    "inf_ptr": ("handle", "", _function("ptr", "inf_ptr", "i64 %a", "%r = inttoptr i64 %a to ptr", "ret ptr %r")),
+    "inf_load_i32": (
+        "int32",
+        "",
+        _function("i32", "inf_load_i32", "ptr %p", "%r = load atomic i32, ptr %p acquire, align 4", "ret i32 %r"),
+    ),
+    "inf_store_i32": (
+        "int32",
+        "",
+        _function(
+            "i32", "inf_store_i32", "ptr %p, i32 %v", "store atomic i32 %v, ptr %p seq_cst, align 4", "ret i32 0"
+        ),
+    ),
+    "inf_add_i32": (
+        "int32",
+        "",
+        _function("i32", "inf_add_i32", "ptr %p, i32 %v", "%r = atomicrmw add ptr %p, i32 %v seq_cst", "ret i32 %r"),
+    ),
+    "inf_load_i64": (
+        "int64",
+        "",
+        _function("i64", "inf_load_i64", "ptr %p", "%r = load atomic i64, ptr %p acquire, align 8", "ret i64 %r"),
+    ),
+    "inf_store_i64": (
+        "int32",
+        "",
+        _function(
+            "i32", "inf_store_i64", "ptr %p, i64 %v", "store atomic i64 %v, ptr %p seq_cst, align 8", "ret i32 0"
+        ),
+    ),
+    "inf_add_i64": (
+        "int64",
+        "",
+        _function("i64", "inf_add_i64", "ptr %p, i64 %v", "%r = atomicrmw add ptr %p, i64 %v seq_cst", "ret i64 %r"),
+    ),
+    "inf_cas_i64": (
+        "int32",
+        "",
+        _function(
+            "i32",
+            "inf_cas_i64",
+            "ptr %p, i64 %old, i64 %new",
+            "%c = cmpxchg ptr %p, i64 %old, i64 %new seq_cst monotonic",
+            "%ok = extractvalue { i64, i1 } %c, 1",
+            "%r = zext i1 %ok to i32",
+            "ret i32 %r",
+        ),
+    ),
+    "inf_pause": (
+        "int32",
+        "declare void @llvm.x86.sse2.pause()",
+        _function("i32", "inf_pause", "", "call void @llvm.x86.sse2.pause()", "ret i32 0"),
+    ),
+    "inf_yield": ("int32", "", _function("i32", "inf_yield", "", f"%r = {_syscall(_SCHED_YIELD)}", "ret i32 0")),
+    "inf_futex_wait": ("int32", "", _futex("inf_futex_wait", _WAIT_PRIVATE)),
+    "inf_futex_wake": ("int32", "", _futex("inf_futex_wake", _WAKE_PRIVATE)),
+    "inf_call": (
+        "int32",
+        "",
+        _function(
+            "i32",
+            "inf_call",
+            "i64 %f, ptr %row, i32 %chunk, ptr %counts, ptr %scratch",
+            "%p = inttoptr i64 %f to ptr",
+            "%r = call i32 %p(ptr %row, i32 %chunk, ptr %counts, ptr %scratch)",
+            "ret i32 %r",
+        ),
+    ),
+}

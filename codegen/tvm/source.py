@@ -1,0 +1,140 @@
+"""What a kernel driver hands over, and small helpers to write TVMScript text.
+
+A *chunk kernel* is the text of one private PrimFunc (the entry, and any private PrimFuncs it calls) that computes one
+fixed piece, a chunk, of one operation. The bucket module (`pool.py`) joins the kernels of a bucket with the step driver
+into one module.
+
+The entry's signature, always in this order::
+
+    def NAME(<one T.handle(dtype) per Param>, chunk: T.int32, n_t: T.int32, n_s: T.int32, n_r: T.int32, n_a: T.int32,
+             scratch: T.handle("float32")) -> T.int32
+
+`n_t`, `n_s`, `n_r`, `n_a` are this step's counts of tokens, sequences, logit rows and attention work items. `scratch`
+is memory of the calling thread, 64-byte aligned, at least `ChunkKernel.scratch_bytes` long, with undefined contents. A
+PrimFunc can only return 0. Chunk boundaries may depend on the counts but never on the threads, so results do not depend
+on who computes them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+COUNT_NAMES = ("n_t", "n_s", "n_r", "n_a")
+"""The run-time counts every entry receives, in order."""
+
+_HELPER = re.compile(r'"(inf_\w+)"')
+
+
+@dataclass(frozen=True)
+class Param:
+    """One pointer parameter; `dtype` is the element type in TIR's spelling (bf16: `uint16`, or `int32` pairs)."""
+
+    name: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ChunkKernel:
+    """A kernel in text form.
+
+    `chunks` is a TIR expression over `n_t`, `n_s`, `n_r`, `n_a`: the number of chunks of one run (0 is allowed).
+    `scratch_bytes` is the scratch memory each thread must provide.
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    source: str
+    chunks: str
+    scratch_bytes: int = 0
+
+    @property
+    def lib(self) -> frozenset[str]:
+        """Names of the LLVM helper functions the text calls."""
+        return helper_names(self.source)
+
+
+class Writer:
+    """Collects indented lines of text."""
+
+    def __init__(self, indent: int = 0) -> None:
+        self._lines: list[str] = []
+        self._indent = indent
+
+    def line(self, text: str = "") -> None:
+        """Add one line at the current indentation."""
+        self._lines.append("    " * self._indent + text if text else "")
+
+    def lines(self, texts: Iterable[str]) -> None:
+        """Add several lines; their own leading spaces are kept."""
+        for text in texts:
+            self.line(text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Add `head` (which ends in a colon) and indent what follows."""
+        self.line(head)
+        self._indent += 1
+        yield
+        self._indent -= 1
+
+    def text(self) -> str:
+        """All lines, with a final newline."""
+        return "\n".join(self._lines) + "\n"
+
+
+def entry_head(name: str, params: Iterable[Param]) -> str:
+    """The `def` line of a kernel's entry."""
+    pointers = "".join(f"{p.name}: T.handle({p.dtype!r}), " for p in params)
+    counts = "".join(f"{c}: T.int32, " for c in COUNT_NAMES)
+    return f'def {name}({pointers}chunk: T.int32, {counts}scratch: T.handle("float32")) -> T.int32:'
+
+
+def vtype(dtype: str, lanes: int) -> str:
+    """TIR's spelling of a vector type: `float32x16`; one lane is the scalar type."""
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
+
+
+def ramp(base: str, lanes: int) -> str:
+    """A contiguous index of `lanes` elements from `base`."""
+    return base if lanes == 1 else f"T.ramp({base}, 1, {lanes})"
+
+
+def splat(scalar: str, lanes: int) -> str:
+    """A scalar expression repeated in every lane."""
+    return scalar if lanes == 1 else f"T.broadcast({scalar}, {lanes})"
+
+
+def f32(value: float, lanes: int = 1) -> str:
+    """A float32 constant, in every lane."""
+    text = f"T.float32({value!r})" if math.isfinite(value) else f'T.float32("{value!r}")'
+    return splat(text, lanes)
+
+
+def i32(value: int, lanes: int = 1) -> str:
+    """An int32 constant, in every lane."""
+    return splat(f"T.int32({value})", lanes)
+
+
+def pieces(count: int, widest: int = 16) -> list[tuple[int, int]]:
+    """Split `count` elements into `(offset, lanes)` with power-of-two lanes, the widest first.
+
+    23 gives (0, 16), (16, 4), (20, 2), (22, 1).
+    """
+    out: list[tuple[int, int]] = []
+    at = 0
+    lanes = widest
+    while at < count:
+        while lanes > count - at:
+            lanes //= 2
+        out.append((at, lanes))
+        at += lanes
+    return out
+
+
+def helper_names(source: str) -> frozenset[str]:
+    """Names of all LLVM helper functions that module text mentions."""
+    return frozenset(_HELPER.findall(source))
