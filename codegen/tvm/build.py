@@ -13,10 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from inferir.codegen.tvm.isa import Isa
 from inferir.codegen.tvm.llvm_lib import library
 from inferir.codegen.tvm.source import helper_names
 from inferir.ir.errors import CodegenError
+from inferir.ir.target import Target
 
 LIBRARY_VARIABLE = "LLVM_LIBRARY"
 """Name under which module text finds the LLVM helper text, for its one `pragma_import_llvm` attribute."""
@@ -39,25 +39,25 @@ def _lower(mod: Any, target: Any) -> Any:
     return mod
 
 
-def compile_object(source: str, isa: Isa) -> Any:
+def compile_object(source: str, target: Target) -> Any:
     """Compile module text to a TVM LLVM module (object code not yet linked). Raises `CodegenError`."""
     import tvm
     import tvm.script
     from tvm.script import ir, tirx
 
-    text = library(helper_names(source), isa.features)
+    text = library(helper_names(source), frozenset(target.features))
     try:
         mod = tvm.script.from_source(source, {"I": ir, "T": tirx, LIBRARY_VARIABLE: text})
-        target = tvm.target.Target({"kind": "llvm", "mcpu": isa.mcpu, "mattr": [f"+{e}" for e in isa.extensions]})
-        return tvm.get_global_func("target.build.llvm")(_lower(mod, target), target)
+        llvm = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu, "mattr": [f"+{f}" for f in target.features]})
+        return tvm.get_global_func("target.build.llvm")(_lower(mod, llvm), llvm)
     except Exception as error:
         reason = str(error).strip().splitlines()
         raise CodegenError(f"TVM refused the module: {reason[0] if reason else type(error).__name__}") from error
 
 
-def build_module(source: str, isa: Isa) -> bytes:
+def build_module(source: str, target: Target) -> bytes:
     """Build module text into the bytes of a shared object with plain C symbols."""
-    module = compile_object(source, isa)
+    module = compile_object(source, target)
     with tempfile.TemporaryDirectory(prefix="inferir-build-") as folder:
         obj, out = Path(folder) / "module.o", Path(folder) / "module.so"
         module.write_to_file(str(obj))

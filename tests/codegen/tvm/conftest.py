@@ -2,41 +2,30 @@
 
 import ctypes
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from inferir.codegen.tvm.build import build_module
-from inferir.codegen.tvm.isa import Isa, parse_isa
+from inferir.ir.target import TARGETS, Target, host_features, missing_features
 
-_FLAGS = {"x86-64-v3": {"avx2", "fma"}, "x86-64-v4": {"avx512f", "avx512bw", "avx512dq", "avx512vl"}}
-_EXTRA = {"bf16": {"avx512_bf16"}, "vnni": {"avx512_vnni"}}
-
-
-def runs_here(name: str) -> bool:
-    """Whether this machine has the instruction set."""
-    flags = set(Path("/proc/cpuinfo").read_text().split())
-    base, *extra = name.split("+")
-    return (_FLAGS[base] | set().union(*(_EXTRA[e] for e in extra))) <= flags
+_HAVE = host_features()
 
 
-@pytest.fixture(params=["x86-64-v4+bf16+vnni", "x86-64-v4", "x86-64-v3"])
-def isa(request: pytest.FixtureRequest) -> Isa:
-    """Every supported instruction set this machine can run."""
-    if not runs_here(request.param):
-        pytest.skip(f"this machine cannot run {request.param}")
-    return parse_isa(request.param)
+@pytest.fixture(params=[t.name for t in TARGETS.values() if t.kind == "cpu"])
+def target(request: pytest.FixtureRequest) -> Target:
+    """Every CPU target this machine can run."""
+    target = Target.named(request.param)
+    if missing_features(target, _HAVE):
+        pytest.skip(f"this machine cannot run {target.name}")
+    return target
 
 
 @pytest.fixture
-def best_isa() -> Isa:
-    """The richest instruction set this machine can run."""
-    for name in ("x86-64-v4+bf16+vnni", "x86-64-v4", "x86-64-v3"):
-        if runs_here(name):
-            return parse_isa(name)
-    pytest.skip("this machine has no AVX2")
+def host() -> Target:
+    """The richest CPU target this machine can run."""
+    return Target.host()
 
 
 def _aligned(array: Any) -> np.ndarray:
@@ -55,16 +44,16 @@ def aligned() -> Callable[[Any], np.ndarray]:
 
 
 @pytest.fixture(scope="session")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Isa], ctypes.CDLL]:
+def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Target], ctypes.CDLL]:
     """Build module text and load the shared object; the same text is built once."""
     folder = tmp_path_factory.mktemp("modules")
     loaded: dict[tuple[str, str], ctypes.CDLL] = {}
 
-    def build_and_load(source: str, isa: Isa) -> ctypes.CDLL:
-        key = (source, isa.name)
+    def build_and_load(source: str, target: Target) -> ctypes.CDLL:
+        key = (source, target.name)
         if key not in loaded:
             path = folder / f"module{len(loaded)}.so"
-            path.write_bytes(build_module(source, isa))
+            path.write_bytes(build_module(source, target))
             loaded[key] = ctypes.CDLL(str(path))
         return loaded[key]
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from inferir.codegen.tvm import llvm_lib
-from inferir.codegen.tvm.isa import Isa, parse_isa
 from inferir.codegen.tvm.llvm_body import HELPERS
 from inferir.codegen.tvm.source import Writer, ramp
 from inferir.ir.errors import CodegenError
+from inferir.ir.target import Target
 
 _DTYPE = {"f": "float32", "F": "float32", "i": "int32", "h": "uint16"}
 _LANES = (1, 2, 4, 8, 16)
@@ -41,11 +41,11 @@ def _module(lanes: int) -> str:
 
 
 @pytest.fixture
-def library(load: Callable[[str, Isa], ctypes.CDLL], aligned: Callable[[Any], np.ndarray]) -> Callable[..., Any]:
-    """Returns `open(lanes, isa) -> run(name, *arrays)`."""
+def library(load: Callable[[str, Target], ctypes.CDLL], aligned: Callable[[Any], np.ndarray]) -> Callable[..., Any]:
+    """Returns `open(lanes, target) -> run(name, *arrays)`."""
 
-    def open_library(lanes: int, isa: Isa) -> Callable[..., np.ndarray]:
-        module = load(_module(lanes), isa)
+    def open_library(lanes: int, target: Target) -> Callable[..., np.ndarray]:
+        module = load(_module(lanes), target)
 
         def run(name: str, *arrays: np.ndarray) -> np.ndarray:
             known = HELPERS[name]
@@ -96,8 +96,8 @@ _UNARY = {
 
 
 @pytest.mark.parametrize("lanes", [1, 16])
-def test_unary_functions_match_float64(isa: Isa, library: Callable[..., Any], lanes: int) -> None:
-    run = library(lanes, isa)
+def test_unary_functions_match_float64(target: Target, library: Callable[..., Any], lanes: int) -> None:
+    run = library(lanes, target)
     tiny, largest = float(np.finfo("float32").tiny), float(np.finfo("float32").max)
     for name, (reference, bound) in _UNARY.items():
         x = _wide(name)
@@ -112,15 +112,15 @@ def test_unary_functions_match_float64(isa: Isa, library: Callable[..., Any], la
         assert error.max() <= bound, (name, x[error.argmax()], error.max())
 
 
-def test_sine_and_cosine(isa: Isa, library: Callable[..., Any]) -> None:
-    run = library(16, isa)
+def test_sine_and_cosine(target: Target, library: Callable[..., Any]) -> None:
+    run = library(16, target)
     for name, reference in (("inf_sin", np.sin), ("inf_cos", np.cos)):
         x = _wide(name)
         assert np.abs(run(name, x) - reference(x.astype("float64"))).max() < 2e-7
 
 
-def test_special_values(isa: Isa, library: Callable[..., Any]) -> None:
-    run = library(16, isa)
+def test_special_values(target: Target, library: Callable[..., Any]) -> None:
+    run = library(16, target)
     inf, nan = np.inf, np.nan
     x = np.resize(np.array([0, -0.0, inf, -inf, nan, 1e-45, -1e-45, -1, 88.8, -103.9, -200, 3e38], "float32"), 16)
     with np.errstate(all="ignore"):
@@ -132,8 +132,8 @@ def test_special_values(isa: Isa, library: Callable[..., Any]) -> None:
     np.testing.assert_array_equal(run("inf_min", x, y), np.minimum(x, y))
 
 
-def test_power(isa: Isa, library: Callable[..., Any]) -> None:
-    run = library(8, isa)
+def test_power(target: Target, library: Callable[..., Any]) -> None:
+    run = library(8, target)
     rng = np.random.default_rng(2)
     x = np.exp(rng.uniform(-20, 20, 1 << 12)).astype("float32")
     y = rng.uniform(-8, 8, x.size).astype("float32")
@@ -148,8 +148,8 @@ def test_power(isa: Isa, library: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("lanes", _LANES)
-def test_bf16_conversions_and_dot(isa: Isa, library: Callable[..., Any], lanes: int) -> None:
-    run = library(lanes, isa)
+def test_bf16_conversions_and_dot(target: Target, library: Callable[..., Any], lanes: int) -> None:
+    run = library(lanes, target)
     rng = np.random.default_rng(3)
     x = (rng.standard_normal(1 << 10) * 10.0 ** rng.uniform(-30, 30, 1 << 10)).astype("float32")
     x[:4] = [0.0, np.inf, -np.inf, 1.00390625]  # the last is a tie, which goes to even
@@ -173,8 +173,8 @@ def test_bf16_conversions_and_dot(isa: Isa, library: Callable[..., Any], lanes: 
 
 
 @pytest.mark.parametrize("lanes", _LANES)
-def test_horizontal_reductions(best_isa: Isa, library: Callable[..., Any], lanes: int) -> None:
-    run = library(lanes, best_isa)
+def test_horizontal_reductions(host: Target, library: Callable[..., Any], lanes: int) -> None:
+    run = library(lanes, host)
     x = np.random.default_rng(4).standard_normal(256).astype("float32")
     np.testing.assert_array_equal(run("inf_hmax", x), x.reshape(-1, lanes).max(1))
     half = x.reshape(-1, lanes)
@@ -188,8 +188,8 @@ def test_library_holds_what_is_asked_for_and_its_needs() -> None:
     assert text.count("define ") == 3
     assert all(f"@{name}(" in text for name in ("inf_tanh_8", "inf_exp_8", "inf_ptr"))
     assert text == llvm_lib.library(["inf_ptr", "inf_tanh_8", "inf_ptr"], frozenset())
-    assert "dpbf16ps" in llvm_lib.library(["inf_dot_bf16_16"], parse_isa("x86-64-v4+bf16").features)
-    assert "dpbf16ps" not in llvm_lib.library(["inf_dot_bf16_16"], parse_isa("x86-64-v4").features)
+    assert "dpbf16ps" in llvm_lib.library(["inf_dot_bf16_16"], frozenset(Target.named("x86-64-v4+bf16+vnni").features))
+    assert "dpbf16ps" not in llvm_lib.library(["inf_dot_bf16_16"], frozenset(Target.named("x86-64-v4").features))
 
 
 @pytest.mark.parametrize("name", ["inf_exp", "inf_exp_3", "inf_nothing_4", "exp_4"])
