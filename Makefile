@@ -15,7 +15,7 @@ PROMPT ?= Explain in two sentences why the sky is blue.
 PYTEST_ARGS ?= -n auto --durations=10
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
 DEMO := $(BUILD)/smollm2
 SOURCES := $(shell find -H frontend ir passes codegen runtime server src -name '*.py' -not -path '*/__pycache__/*')
 
