@@ -43,7 +43,7 @@ def uniform(seed: torch.Tensor, counter: torch.Tensor, n: int) -> torch.Tensor:
     c = counter.to(torch.int64) & MASK32
     key = mix32(s ^ mix32((c + 0x9E3779B9) & MASK32))
     bits = mix32(key[:, None] ^ mix32(torch.arange(n)[None].to(torch.int64) + 1))
-    return ((bits >> 9).float() + 0.5) * (1.0 / 8388608.0)
+    return ((bits >> 10).float() + 0.5) * (1.0 / 4194304.0)
 
 
 def _draw_eval(
