@@ -11,7 +11,7 @@ that is added later is part of the key until somebody decides otherwise.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cached_property
@@ -72,9 +72,22 @@ def canonical_json(value: JSON) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
+def leaves(components: Mapping[str, JSON]) -> dict[tuple[str, ...], str]:
+    """The canonical text of every value that is not a mapping (or is an empty one), by the names that lead to it."""
+    found: dict[tuple[str, ...], str] = {}
+    for name, value in components.items():
+        if isinstance(value, Mapping) and value:
+            found.update({(name, *path): text for path, text in leaves(value).items()})
+        else:
+            found[(name,)] = canonical_json(value)
+    return found
+
+
 def differences(stored: Mapping[str, JSON], wanted: Mapping[str, JSON]) -> tuple[Difference, ...]:
     """Where two key summaries differ, down to single options; empty if they are the same."""
-    return tuple(_differences(stored, wanted, ""))
+    old, new = leaves(stored), leaves(wanted)
+    changed = sorted({path for path, _ in old.items() ^ new.items()})
+    return tuple(Difference(".".join(path), _shown(old.get(path)), _shown(new.get(path))) for path in changed)
 
 
 def key_fields(options: object, ignore: frozenset[str] = frozenset()) -> dict[str, JSON]:
@@ -178,20 +191,7 @@ def _short(value: JSON) -> JSON:
     return value
 
 
-def _differences(stored: JSON, wanted: JSON, path: str) -> Iterator[Difference]:
-    if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
-        for name in sorted({*stored, *wanted}):
-            inner = f"{path}.{name}" if path else name
-            if name not in stored:
-                yield Difference(inner, "nothing", _shown(wanted[name]))
-            elif name not in wanted:
-                yield Difference(inner, _shown(stored[name]), "nothing")
-            else:
-                yield from _differences(stored[name], wanted[name], inner)
-    elif canonical_json(stored) != canonical_json(wanted):
-        yield Difference(path, _shown(stored), _shown(wanted))
-
-
-def _shown(value: JSON) -> str:
-    text = canonical_json(value)
+def _shown(text: str | None) -> str:
+    if text is None:
+        return "nothing"
     return text if len(text) <= 60 else f"{text[:40]}…{text[-16:]}"
