@@ -29,6 +29,8 @@ MB = sympy.Symbol("MB", integer=True, positive=True)
 SYMBOLS: dict[str, sympy.Symbol] = {str(s): s for s in (T, S, R, A, NB, MB)}
 
 _EXPR = re.compile(r"^[A-Za-z0-9_+\-*/() ]+$")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FUNCTIONS = frozenset({"floor", "ceiling"})
 
 
 def as_dim(value: object) -> Dim:
@@ -62,11 +64,16 @@ def parse_dim(text: str) -> Dim:
         return SYMBOLS[text]
     if not _EXPR.match(text):
         raise ParseError(f"not a dimension: {text!r}")
-    expr = sympy.sympify(text, locals=dict(SYMBOLS))
-    unknown = {str(s) for s in expr.free_symbols} - SYMBOLS.keys()
+    unknown = set(_WORD.findall(text)) - SYMBOLS.keys() - _FUNCTIONS  # before sympify, which evaluates names as Python
     if unknown:
         raise ParseError(f"unknown dimension symbol {sorted(unknown)[0]!r} in {text!r}")
-    return as_dim(expr)
+    try:
+        out = as_dim(sympy.sympify(text, locals=dict(SYMBOLS)))
+    except (sympy.SympifyError, SyntaxError, TypeError):
+        raise ParseError(f"not a dimension: {text!r}") from None
+    if not isinstance(out, int) and out.has(sympy.zoo, sympy.nan):
+        raise ParseError(f"not a dimension: {text!r}")
+    return out
 
 
 def substitute(dim: Dim, values: Mapping[str, int]) -> int:

@@ -41,7 +41,11 @@ class Attrs(Mapping[str, AttrValue]):
         return len(self._items)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Attrs) and self._items == other._items
+        return (
+            isinstance(other, Attrs)
+            and self._items.keys() == other._items.keys()
+            and all(_identical(v, other._items[k]) for k, v in self._items.items())
+        )
 
     def __hash__(self) -> int:
         return hash(tuple(self._items))
@@ -51,6 +55,17 @@ class Attrs(Mapping[str, AttrValue]):
 
     def replace(self, **changes: AttrValue) -> Attrs:
         return Attrs({**self._items, **changes})
+
+
+def _identical(a: AttrValue, b: AttrValue) -> bool:
+    """Equality that tells 1, 1.0 and true apart, and 0.0 from -0.0."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(_identical, a, b))
+    if isinstance(a, float):
+        return repr(a) == repr(b)
+    return bool(a == b)
 
 
 def _freeze(value: AttrValue) -> AttrValue:

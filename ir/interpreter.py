@@ -106,6 +106,11 @@ def _eval(node: Node, env: Mapping[Value, Any], weights: Mapping[str, Any], symb
         raise IRError(f"{node.op} has no reference implementation")
     attrs = node.attrs
     if _symbolic(attrs):
-        attrs = Attrs({k: _concrete(v, symbols) for k, v in attrs.items()})
+        try:
+            attrs = Attrs({k: _concrete(v, symbols) for k, v in attrs.items()})
+        except KeyError as missing:
+            raise IRError(
+                f"{node.op} at {str(node.loc) or 'unknown place'} needs {missing}, which no input binds"
+            ) from None
     out = evaluate(attrs, *(env[v] for v in node.operands))
     return out if isinstance(out, tuple) else (out,)

@@ -6,11 +6,11 @@ import json
 import math
 import re
 
-from inferir.ir.dims import parse_dim
+from inferir.ir.dims import Dim, parse_dim
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import IRError, ParseError
 from inferir.ir.graph import NOWHERE, Attrs, AttrValue, Graph, Node, Provenance, Value
-from inferir.ir.registry import SOURCE, make_node, opdef
+from inferir.ir.registry import make_node
 from inferir.ir.types import TensorType
 
 _TOKEN = re.compile(
@@ -21,7 +21,7 @@ _TOKEN = re.compile(
 _NUMBER = re.compile(r"^-?\d+$")
 _FLOAT = re.compile(r"^-?(\d+\.\d*(e[+-]?\d+)?|\d+e[+-]?\d+|inf|nan)$")
 _DTYPES = {d.value: d for d in DType}
-_GIVEN_TYPE = ("core.input", "core.weight", "core.scalar")
+_GIVEN_TYPE = ("core.weight", "core.scalar")
 
 
 def parse_graph(text: str) -> Graph:
@@ -46,8 +46,10 @@ class _Parser:
             pos = m.end()
         self.i = 0
 
-    def _fail(self, message: str) -> ParseError:
-        line = self.tokens[min(self.i, len(self.tokens) - 1)][1] if self.tokens else 1
+    def _fail(self, message: str, at: int | None = None) -> ParseError:
+        """The error for token number `at`, by default the next one."""
+        at = self.i if at is None else at
+        line = self.tokens[min(at, len(self.tokens) - 1)][1] if self.tokens else 1
         return ParseError(f"line {line}: {message}")
 
     def peek(self) -> str:
@@ -73,38 +75,41 @@ class _Parser:
     def graph(self) -> Graph:
         self.take("graph")
         self.take("@")
-        name = self.take()
+        name = self.string() if self.peek().startswith('"') else self.take()
         env: dict[str, Value] = {}
         inputs: list[Value] = []
         self.take("(")
         while not self.accept(")"):
-            label = self.take()
+            label = self.label(env)
+            input_name = self.string() if self.accept("as") else label[1:]
             self.take(":")
             type_ = self.type()
-            node = Node("core.input", (), Attrs({"name": label[1:]}), (type_,), self.loc())
+            node = Node("core.input", (), Attrs({"name": input_name}), (type_,), self.loc())
             inputs.append(node.result)
             env[label] = node.result
             self.accept(",")
         self.take("->")
         self.take("(")
         outs: list[tuple[str, str]] = []
+        head = self.i
         while not self.accept(")"):
             value = self.take()
             self.take("as")
-            outs.append((value, json.loads(self.take())))
+            outs.append((value, self.string()))
             self.accept(",")
         self.take("{")
         while not self.accept("}"):
             self.statement(env)
         for value, _ in outs:
             if value not in env:
-                raise self._fail(f"output {value} is not defined")
+                raise self._fail(f"output {value} is not defined", head)
         return Graph(tuple(inputs), tuple(env[v] for v, _ in outs), tuple(n for _, n in outs), name)
 
     def statement(self, env: dict[str, Value]) -> None:
-        results = [self.take()]
+        start = self.i
+        results = [self.label(env)]
         while self.accept(","):
-            results.append(self.take())
+            results.append(self.label(env))
         self.take("=")
         op = self.take()
         operands: list[Value] = []
@@ -127,13 +132,31 @@ class _Parser:
         while self.accept(","):
             types.append(self.type())
         loc = self.loc()
-        node = self._node(op, tuple(operands), attrs, tuple(types), loc)
-        if len(node.results) != len(results):
-            raise self._fail(f"{op} has {len(node.results)} results, {len(results)} are named")
-        for name, result in zip(results, node.results, strict=True):
-            if name in env:
-                raise self._fail(f"{name} is defined twice")
-            env[name] = result
+        try:
+            node = self._node(op, tuple(operands), attrs, tuple(types), loc)
+            if len(node.results) != len(results):
+                raise IRError(f"{op} has {len(node.results)} results, {len(results)} are named")
+        except IRError as error:
+            raise self._fail(str(error), start) from None
+        env.update(zip(results, node.results, strict=True))
+
+    def label(self, env: dict[str, Value]) -> str:
+        """The name of a value that is about to be defined."""
+        if not self.peek().startswith("%"):
+            raise self._fail(f"expected the name of a value, found {self.peek()!r}")
+        if self.peek() in env:
+            raise self._fail(f"{self.peek()} is defined twice")
+        return self.take()
+
+    def string(self) -> str:
+        if not self.peek().startswith('"'):
+            raise self._fail(f"expected a string, found {self.peek()!r}")
+        try:
+            return str(json.loads(self.peek()))
+        except json.JSONDecodeError as error:
+            raise self._fail(f"bad string: {error.msg}") from None
+        finally:
+            self.i += 1
 
     def _node(
         self,
@@ -143,27 +166,20 @@ class _Parser:
         types: tuple[TensorType, ...],
         loc: Provenance,
     ) -> Node:
-        try:
-            definition = opdef(op)
-            if op in _GIVEN_TYPE:
-                if op == "core.input":
-                    raise IRError("core.input belongs in the graph's head")
-                return Node(op, operands, Attrs(attrs), types, loc)
-            node = make_node(op, operands, attrs, loc)
-        except IRError as error:
-            raise self._fail(str(error)) from None
+        if op == "core.input":
+            raise IRError("core.input belongs in the graph's head")
+        if op in _GIVEN_TYPE:
+            return Node(op, operands, Attrs(attrs), types, loc)
+        node = make_node(op, operands, attrs, loc)
         if node.types != types:
-            if definition.has(SOURCE):
-                raise self._fail(f"{op} gives {node.types[0]}, the text says {types[0]}")
-            raise self._fail(
-                f"{op} gives {', '.join(map(str, node.types))}, the text says {', '.join(map(str, types))}"
-            )
+            inferred, written = (", ".join(map(str, t)) for t in (node.types, types))
+            raise IRError(f"{op} gives {inferred}, the text says {written}")
         return node
 
     def loc(self) -> Provenance:
         if not self.accept("@"):
             return NOWHERE
-        module, _, source = json.loads(self.take()).partition(":")
+        module, _, source = self.string().partition(":")
         return Provenance(module, source)
 
     def type(self) -> TensorType:
@@ -173,7 +189,7 @@ class _Parser:
         self.take("[")
         dims = []
         while not self.accept("]"):
-            dims.append(parse_dim(self._expression()))
+            dims.append(self.dim(self._expression()))
             self.accept(",")
         return TensorType(tuple(dims), _DTYPES[dtype])
 
@@ -192,7 +208,7 @@ class _Parser:
     def attr(self) -> AttrValue:
         token = self.peek()
         if token.startswith('"'):
-            return json.loads(self.take())
+            return self.string()
         if token == "graph":
             return self.graph()
         if token == "(":
@@ -213,4 +229,10 @@ class _Parser:
             return int(text)
         if _FLOAT.match(text):
             return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}.get(text) or float(text)
-        return parse_dim(text)
+        return self.dim(text)
+
+    def dim(self, text: str) -> Dim:
+        try:
+            return parse_dim(text)
+        except ParseError as error:
+            raise self._fail(str(error)) from None

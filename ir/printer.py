@@ -5,7 +5,8 @@
       %1 = tensor.embedding(%w, %ids) : f32[T, 64] @ "model.embed:aten.embedding"
     }
 
-An attribute holds none, true, false, a number, a JSON string, an element type, a dimension, a tuple of these, or a nested graph.
+An attribute holds none, true, false, a number, a JSON string, an element type, a dimension, a tuple of these, or a
+nested graph. A graph or input whose name is no plain word has that name as a JSON string: `%a_b as "a/b": f32[T]`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from inferir.ir.dims import dim_str
 from inferir.ir.dtypes import DType
 from inferir.ir.graph import AttrValue, Graph, Node, Value
 
-_SAFE = re.compile(r"[^A-Za-z0-9_.]")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
 def print_graph(graph: Graph, indent: str = "") -> str:
@@ -40,17 +42,23 @@ class _Printer:
         for node in self.graph.nodes:
             if node.op != "core.input":
                 lines.append(inner + self._line(node, inner))
-        args = ", ".join(f"{self.names[v]}: {v.type}{_loc(v.node)}" for v in self.graph.inputs)
+        args = ", ".join(map(self._input, self.graph.inputs))
         outs = ", ".join(
             f"{self.names[v]} as {json.dumps(n)}"
             for n, v in zip(self.graph.output_names, self.graph.outputs, strict=True)
         )
-        head = f"graph @{_SAFE.sub('_', self.graph.name)}({args}) -> ({outs}) {{"
+        name = self.graph.name if _WORD.fullmatch(self.graph.name) else json.dumps(self.graph.name)
+        head = f"graph @{name}({args}) -> ({outs}) {{"
         return "\n".join([head, *lines, self.indent + "}"])
+
+    def _input(self, value: Value) -> str:
+        label, name = self.names[value], str(value.node.attrs["name"])
+        alias = "" if label == f"%{name}" else f" as {json.dumps(name)}"
+        return f"{label}{alias}: {value.type}{_loc(value.node)}"
 
     def _name(self, node: Node) -> None:
         if node.op == "core.input":
-            base = "%" + _SAFE.sub("_", str(node.attrs["name"]))
+            base = "%" + (_UNSAFE.sub("_", str(node.attrs["name"])) or "_")
         else:
             base = f"%{len(self.names)}"
         name, k = base, 1

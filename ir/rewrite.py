@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inferir.ir.graph import Graph, Node, Value, rebuild
+from inferir.ir.graph import Graph, Node, Value, rebuild, topological
 
 COMMUTATIVE = frozenset(
     f"tensor.{n}" for n in ("add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or")
@@ -81,8 +81,15 @@ def transform(
         ensure(value)
     for value in graph.outputs:
         ensure(value)
-    inputs = tuple(done[v] for v in graph.inputs if done[v].op == "core.input")
-    return Graph(inputs, tuple(done[v] for v in graph.outputs), graph.output_names, name or graph.name)
+    outputs = tuple(done[v] for v in graph.outputs)
+    inputs: dict[Value, None] = {}  # in order; a replaced input stays only where its replacement uses it
+    used = {id(n) for n in topological((), outputs)}
+    for value in graph.inputs:
+        if done[value] is value or id(value.node) in used:
+            inputs[value] = None
+        if done[value] is not value and done[value].op == "core.input":
+            inputs[done[value]] = None
+    return Graph(tuple(inputs), outputs, graph.output_names, name or graph.name)
 
 
 @dataclass(frozen=True)

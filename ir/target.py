@@ -9,11 +9,17 @@ from typing import Any
 
 from inferir.ir.errors import TargetError
 
-_V3 = ("sse4_2", "popcnt", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+_V3 = ("sse4.2", "popcnt", "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
 # /proc/cpuinfo spells some features differently from LLVM.
-_CPUINFO = {"avx512bf16": "avx512_bf16", "avx512vnni": "avx512_vnni", "lzcnt": "abm"}
+_CPUINFO = {
+    "avx512bf16": "avx512_bf16",
+    "avx512vnni": "avx512_vnni",
+    "bmi": "bmi1",
+    "lzcnt": "abm",
+    "sse4.2": "sse4_2",
+}
 
 
 @dataclass(frozen=True)

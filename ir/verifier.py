@@ -46,7 +46,7 @@ def _node(graph: Graph, node: Node) -> None:
             if isinstance(value, Graph):
                 verify(value)
     except IRError as error:
-        raise VerifyError(f"graph {graph.name}, at {node.loc or 'unknown place'}: {error}") from None
+        raise VerifyError(f"graph {graph.name}, at {str(node.loc) or 'unknown place'}: {error}") from None
 
 
 def _duplicate(names: tuple[str, ...]) -> str:

@@ -17,6 +17,7 @@ def _region_type(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType,
     body: Graph = attrs["body"]
     need(attrs["anchor"] in ANCHORS, f"anchor {attrs['anchor']!r} is not one of {ANCHORS}")
     need(len(body.inputs) == len(types), f"{len(types)} operands for a body with {len(body.inputs)} inputs")
+    need(not body.weights(), "the body holds a weight; pass it as an operand")
     for i, (value, given) in enumerate(zip(body.inputs, types, strict=True)):
         need(value.type == given, f"operand {i} is {given}, the body expects {value.type}")
     return tuple(v.type for v in body.outputs)

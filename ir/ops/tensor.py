@@ -52,13 +52,22 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "softplus": lambda x: _torch().nn.functional.softplus(x),
 }
 
+
+def _real(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    """Results are real numbers: integers are not promoted silently."""
+    out = elementwise(types, attrs)
+    need(out.dtype.is_float, f"{out.dtype.value} operands; insert a cast")
+    return out
+
+
 for _name, _fn in _UNARY.items():
-    define(OpDef(f"tensor.{_name}", 1, same, lambda attrs, x, fn=_fn: fn(x), traits=frozenset({ELEMENTWISE})))
+    _infer = same if _name in ("neg", "abs", "relu") else _real
+    define(OpDef(f"tensor.{_name}", 1, _infer, lambda attrs, x, fn=_fn: fn(x), traits=frozenset({ELEMENTWISE})))
 
 
 def _gelu(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     need(attrs["approximate"] in ("none", "tanh"), f"approximate is {attrs['approximate']!r}, not 'none' or 'tanh'")
-    return types[0]
+    return _real(types, attrs)
 
 
 define(
@@ -75,10 +84,11 @@ define(
 
 
 def _tensors(a: Any, b: Any) -> tuple[Any, Any]:
-    """Turn a Python number into a tensor of the other operand's type."""
+    """Turn a Python number into a tensor of the other operand's type; two numbers take the type of the first."""
     torch = _torch()
     if not isinstance(a, torch.Tensor):
-        a = torch.as_tensor(a, dtype=b.dtype if isinstance(b, torch.Tensor) else None)
+        number = torch.bool if isinstance(a, bool) else torch.int64 if isinstance(a, int) else torch.float64
+        a = torch.as_tensor(a, dtype=b.dtype if isinstance(b, torch.Tensor) else number)
     if not isinstance(b, torch.Tensor):
         b = torch.as_tensor(b, dtype=a.dtype)
     return a, b
@@ -111,9 +121,8 @@ _LOGICAL: dict[str, Callable[..., Any]] = {
 }
 
 for _name, _fn in _BINARY.items():
-    define(
-        OpDef(f"tensor.{_name}", 2, elementwise, lambda attrs, a, b, fn=_fn: fn(a, b), traits=frozenset({ELEMENTWISE}))
-    )
+    _infer = _real if _name == "div" else elementwise
+    define(OpDef(f"tensor.{_name}", 2, _infer, lambda attrs, a, b, fn=_fn: fn(a, b), traits=frozenset({ELEMENTWISE})))
 for _name, _fn in {**_COMPARE, **_LOGICAL}.items():
     define(OpDef(f"tensor.{_name}", 2, compare, lambda attrs, a, b, fn=_fn: fn(a, b), traits=frozenset({ELEMENTWISE})))
 
@@ -161,6 +170,15 @@ def _reduce(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(_reduced(types[0].shape, attrs["dims"], attrs["keepdim"]), types[0].dtype)
 
 
+def _mean(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    return _reduce([_real(types, attrs)], attrs)
+
+
+def _softmax(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    axis(attrs["dim"], types[0].rank)
+    return _real(types, attrs)
+
+
 _REDUCE: dict[str, Callable[..., Any]] = {
     "sum": lambda x, dims, keep: x.sum(dims, keepdim=keep, dtype=x.dtype),
     "mean": lambda x, dims, keep: x.mean(dims, keepdim=keep),
@@ -172,7 +190,7 @@ for _name, _fn in _REDUCE.items():
         OpDef(
             f"tensor.{_name}",
             1,
-            _reduce,
+            _mean if _name == "mean" else _reduce,
             lambda attrs, x, fn=_fn: fn(x, list(attrs["dims"]), attrs["keepdim"]),
             attrs={"dims": tuple, "keepdim": bool},
             traits=frozenset({REDUCTION}),
@@ -194,7 +212,7 @@ define(
     OpDef(
         "tensor.softmax",
         1,
-        lambda types, attrs: (axis(attrs["dim"], types[0].rank), types[0])[1],
+        _softmax,
         lambda attrs, x: x.softmax(attrs["dim"]),
         attrs={"dim": int},
         traits=frozenset({REDUCTION}),
