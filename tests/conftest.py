@@ -3,7 +3,12 @@
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+# A busy machine must not fail a property test for being slow.
+hypothesis.settings.register_profile("inferir", deadline=None)
+hypothesis.settings.load_profile("inferir")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
