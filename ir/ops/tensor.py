@@ -369,13 +369,14 @@ def _packed(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     need(x.shape[1] == w.shape[1] * w.shape[3], f"inner dimensions {x.shape[1]} and {w.shape[1] * w.shape[3]} differ")
     need(ceil_div(attrs["n"], int(w.shape[2])) == w.shape[0], f"{attrs['n']} outputs do not fill {w.shape[0]} blocks")
     need(x.dtype is w.dtype, f"mixed element types {x.dtype.value} and {w.dtype.value}")
-    return TensorType((x.shape[0], attrs["n"]), x.dtype)
+    return TensorType((x.shape[0], attrs["n"]), attrs["dtype"] or x.dtype)
 
 
 def _packed_eval(attrs: Attrs, x: torch.Tensor, w: torch.Tensor) -> Any:
     from inferir.ir.ops.layout import unpack_weight
 
-    return _torch().nn.functional.linear(x, unpack_weight(w, attrs["n"], attrs["interleave"]))
+    dtype = x.dtype if attrs["dtype"] is None else torch_dtype(attrs["dtype"])
+    return _torch().nn.functional.linear(x.to(dtype), unpack_weight(w, attrs["n"], attrs["interleave"]).to(dtype))
 
 
 define(
@@ -384,10 +385,11 @@ define(
         2,
         _packed,
         _packed_eval,
-        attrs={"n": int, "interleave": int},
-        defaults={"interleave": 1},
+        attrs={"n": int, "interleave": int, "dtype": (DType, type(None))},
+        defaults={"interleave": 1, "dtype": None},
         traits=frozenset({CONTRACTION}),
-        doc="`tensor.linear` with a weight in the layout of `layout.pack_weight`; the result is in logical order.",
+        doc="`tensor.linear` with a weight in the layout of `layout.pack_weight`; the result is in logical order. `dtype` f32 gives the "
+        "sums unrounded (default: rounded to the type of x).",
     )
 )
 
