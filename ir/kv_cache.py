@@ -76,3 +76,37 @@ class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[int, ...]
     block_tables: str = "block_tables"
     slots: str = "slots"
+
+
+class KVLanes(msgspec.Struct, frozen=True, kw_only=True):
+    """How layers share cache memory.
+
+    A block belongs to one block table at a time, so layers of *different* tables whose pages have equal sizes may use
+    one memory region (a lane). `lane[layer]` is a layer's lane, `pages[lane]` its bytes per block for keys and values.
+    """
+
+    lane: dict[int, int]
+    pages: tuple[tuple[int, int], ...]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes that one block takes in all lanes together."""
+        return sum(k + v for k, v in self.pages)
+
+
+def plan_lanes(groups: tuple[KVCacheGroup, ...]) -> KVLanes:
+    """Give every layer a lane, with as few lanes as the pages' sizes allow."""
+    lane: dict[int, int] = {}
+    pages: list[tuple[int, int]] = []
+    taken: dict[str, set[int]] = {}
+    for group in groups:
+        size = (group.spec.k_page_bytes, group.spec.v_page_bytes)
+        own = taken.setdefault(group.block_tables, set())
+        for layer in group.layers:
+            free = next((i for i, page in enumerate(pages) if page == size and i not in own), None)
+            if free is None:
+                free = len(pages)
+                pages.append(size)
+            lane[layer] = free
+            own.add(free)
+    return KVLanes(lane=lane, pages=tuple(pages))

@@ -1,0 +1,142 @@
+"""The step's inputs, kept between steps and filled without touching tokens one by one.
+
+A running request owns a row. Its tokens, its block table and its sampling parameters stay in that row, so a step
+copies only what is new. The block-table input is that storage itself, which is why `attn_items` name rows: S counts
+rows up to the last one in use.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
+from inferir.runtime.executor.base import Executor
+from inferir.runtime.kv.cache import TableInput
+from inferir.runtime.request import Request
+from inferir.runtime.scheduler import Scheduled
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class PreparedStep:
+    """A step whose inputs are in place. `sampled` are the requests that get a token, in the order of the logit rows."""
+
+    descriptor: BatchDescriptor
+    counts: StepCounts
+    sampled: list[Request]
+
+
+class InputBatch:
+    """Rows of running requests over the executor's input arrays.
+
+    Inputs (by name, all C-contiguous): ids [T], positions [T], attn_items [A, 4], rows [R], seed [R], counter [R] i32;
+    temperature [R] f32; and per KV table its slots [T] and block table [S, MB] i32.
+    """
+
+    def __init__(
+        self, executor: Executor, tables: tuple[TableInput, ...], *, max_seqs: int, max_model_len: int, block_size: int
+    ) -> None:
+        self._executor = executor
+        self._inputs: Mapping[str, Array] = executor.inputs
+        self._tables = tables
+        self._block_size = block_size
+        self._free_rows = list(range(max_seqs))  # a heap: the lowest row first keeps S small
+        self._used_rows: set[int] = set()
+        self._tokens = np.zeros((max_seqs, max_model_len), np.int32)
+        self._temperature = np.zeros(max_seqs, np.float32)
+        self._seed = np.zeros(max_seqs, np.int32)
+        self._copied = np.zeros((len(tables), max_seqs), np.int64).tolist()  # table entries that are up to date
+        self._nulled = np.zeros((len(tables), max_seqs), np.int64).tolist()
+
+    def prepare(self, scheduled: Sequence[Scheduled]) -> PreparedStep:
+        """Fill the inputs for a step. Requests that are new to the batch get a row."""
+        for s in scheduled:
+            if s.request.row < 0:
+                self._bind(s.request)
+            self._update_tables(s.request)
+        requests = [s.request for s in scheduled]
+        row = np.array([r.row for r in requests], np.int64)
+        count = np.array([s.tokens for s in scheduled], np.int64)
+        start = np.array([r.computed for r in requests], np.int64)
+        last = np.array([r.remaining for r in requests], np.int64) == count
+        total = int(count.sum())
+        descriptor = BatchDescriptor(total, total == len(requests))
+        offset = np.cumsum(count) - count
+        self._fill_tokens(row, count, start, offset, total)
+        items = self._fill_items(row, count, start, offset, self._executor.attn_tile(descriptor))
+        sampled = [r for r, ends in zip(requests, last, strict=True) if ends]
+        self._fill_rows(row[last], (offset + count - 1)[last], sampled)
+        return PreparedStep(descriptor, StepCounts(total, max(self._used_rows) + 1, len(sampled), items), sampled)
+
+    def append(self, request: Request, token: int) -> None:
+        """Add a sampled token to the request and to its row."""
+        if request.num_tokens < self._tokens.shape[1]:
+            self._tokens[request.row, request.num_tokens] = token
+        request.outputs.append(token)
+
+    def release(self, request: Request) -> None:
+        """Give back the row of a request that no longer runs."""
+        if request.row >= 0:
+            self._used_rows.remove(request.row)
+            heapq.heappush(self._free_rows, request.row)
+            request.row = -1
+
+    def _bind(self, request: Request) -> None:
+        row = request.row = heapq.heappop(self._free_rows)
+        self._used_rows.add(row)
+        prompt = len(request.prompt)
+        self._tokens[row, :prompt] = request.prompt
+        self._tokens[row, prompt : request.num_tokens] = request.outputs
+        self._temperature[row] = request.params.temperature
+        self._seed[row] = request.seed
+        for copied, nulled in zip(self._copied, self._nulled, strict=True):
+            copied[row] = nulled[row] = 0
+
+    def _update_tables(self, request: Request) -> None:
+        """Copy new block ids into the row's tables, and the null block over those given back."""
+        row = request.row
+        for index, (table, blocks) in enumerate(zip(self._tables, request.blocks, strict=True)):
+            copied, nulled = self._copied[index][row], self._nulled[index][row]
+            if blocks.first > nulled:
+                self._inputs[table.block_tables][row, nulled : blocks.first] = 0
+                self._nulled[index][row] = blocks.first
+            if len(blocks.ids) > copied:
+                self._inputs[table.block_tables][row, copied : len(blocks.ids)] = blocks.ids[copied:]
+                self._copied[index][row] = len(blocks.ids)
+
+    def _fill_tokens(self, row: Array, count: Array, start: Array, offset: Array, total: int) -> None:
+        token_row = np.repeat(row, count)
+        position = np.arange(total) + np.repeat(start - offset, count)
+        self._inputs["positions"][:total] = position
+        self._inputs["ids"][:total] = self._tokens[token_row, position]
+        block, within = np.divmod(position, self._block_size)
+        for table in self._tables:
+            blocks = self._inputs[table.block_tables][token_row, block]
+            self._inputs[table.slots][:total] = blocks * self._block_size + within
+
+    def _fill_items(self, row: Array, count: Array, start: Array, offset: Array, tile: int) -> int:
+        """One item per `tile` tokens of a sequence: (row, first token in the step, tokens, position of the first)."""
+        per_seq = -(-count // tile)
+        total = int(per_seq.sum())
+        seq = np.repeat(np.arange(len(count)), per_seq)
+        skipped = (np.arange(total) - np.repeat(np.cumsum(per_seq) - per_seq, per_seq)) * tile
+        items = self._inputs["attn_items"]
+        items[:total, 0] = row[seq]
+        items[:total, 1] = offset[seq] + skipped
+        items[:total, 2] = np.minimum(tile, count[seq] - skipped)
+        items[:total, 3] = start[seq] + skipped
+        return total
+
+    def _fill_rows(self, row: Array, token: Array, sampled: list[Request]) -> None:
+        total = len(sampled)
+        self._inputs["rows"][:total] = token
+        self._inputs["temperature"][:total] = self._temperature[row]
+        self._inputs["seed"][:total] = self._seed[row]
+        self._inputs["counter"][:total] = [len(r.outputs) for r in sampled]

@@ -1,0 +1,180 @@
+"""Chat templates: messages to prompt text, as the model's own Jinja template writes it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from inferir.ir.errors import ArtifactError, RequestError
+from inferir.runtime.tokenizer import read_json
+
+Message = Mapping[str, Any]
+
+_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class ChatTemplate:
+    """A compiled template in Jinja's immutable sandbox: it can neither reach internals nor change its arguments."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        environment.globals["dict"] = _make_dict
+        environment.globals["namespace"] = _Namespace
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as e:
+            raise ArtifactError(f"chat template: {e}") from None
+        self.source = source
+        self._special_tokens = dict(special_tokens or {})
+
+    @staticmethod
+    def load(folder: Path) -> ChatTemplate | None:
+        """The template in chat_template.jinja, else in tokenizer_config.json; None if `folder` has neither."""
+        config = read_json(folder / "tokenizer_config.json")
+        path = folder / "chat_template.jinja"
+        source: Any = path.read_text(encoding="utf-8") if path.exists() else config.get("chat_template")
+        if isinstance(source, list):  # several named templates
+            named = {t["name"]: t["template"] for t in source}
+            source = named.get("default")
+        if not source:
+            return None
+        return ChatTemplate(source, _special_tokens(read_json(folder / "special_tokens_map.json") | config))
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt for `messages`, special tokens included (so it must be tokenized without adding any).
+
+        With `continue_final_message`, the prompt ends with the last message's text, for the model to go on from there.
+        Raises `RequestError` with the template's own message where it refuses the messages.
+        """
+        if continue_final_message and add_generation_prompt:
+            raise RequestError(
+                "add_generation_prompt and continue_final_message exclude each other", "continue_final_message"
+            )
+        cleaned = [_message(m, i) for i, m in enumerate(messages)]
+        if not cleaned:
+            raise RequestError("messages must not be empty", "messages")
+        marker = f"\x02{secrets.token_hex(16)}\x03"
+        if continue_final_message:
+            cleaned[-1]["content"] += marker
+        values = {"messages": cleaned, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        try:
+            text = self._template.render(**{**self._special_tokens, **(variables or {}), **values})
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as e:
+            raise RequestError(f"the chat template refuses these messages: {e}", "messages") from None
+        if continue_final_message:
+            text, found, _ = text.rpartition(marker)
+            if not found:
+                raise RequestError("the chat template leaves out the final message; it cannot be continued", "messages")
+        return text
+
+
+def _message(message: Message, index: int) -> dict[str, Any]:
+    """A message with its content as one string: text parts are joined, and null is empty."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise RequestError(f"messages[{index}] needs a role", "messages")
+    content = message.get("content")
+    if content is None:
+        content = ""
+    elif isinstance(content, list | tuple):
+        parts = []
+        for part in content:
+            if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+                kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+                raise RequestError(f"messages[{index}] has a part of type {kind!r}; only text is supported", "messages")
+            parts.append(part["text"])
+        if not parts:
+            raise RequestError(f"messages[{index}] has an empty list as content", "messages")
+        content = "".join(parts)
+    elif not isinstance(content, str):
+        raise RequestError(f"messages[{index}].content must be a string or a list of text parts", "messages")
+    return {**message, "content": content}
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    out = {}
+    for name in _TOKENS:
+        value = config.get(name)
+        if isinstance(value, Mapping):
+            value = value.get("content")
+        if isinstance(value, str):
+            out[name] = value
+    return out
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON without the HTML escapes of Jinja's own filter, which would put \\u0027 into prompts."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _make_dict(*args: Any, **values: Any) -> dict[str, Any]:
+    """Stands for `dict` in templates, which would offer its attributes."""
+    return dict(*args, **values)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """Jinja's namespace, without the private names through which a template could reach internals."""
+
+    def __init__(*args: Any, **values: Any) -> None:
+        self, given = args[0], dict(*args[1:], **values)
+        for name in given:
+            _check_public(name)
+        jinja2.utils.Namespace.__init__(self, given)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_public(name)
+        super().__setitem__(name, value)
+
+
+def _check_public(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace cannot hold the private name {name!r}")
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %} … {% endgeneration %}` marks assistant text for training; in a prompt it has no effect."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it this way
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
+
+    @jinja2.pass_eval_context
+    def _same(self, context: jinja2.nodes.EvalContext, caller: Any) -> str:
+        return str(caller())

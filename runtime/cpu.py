@@ -1,0 +1,65 @@
+"""How many threads to run, from what the process may really use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from inferir.ir.errors import EngineError
+
+MAX_THREADS = 1024
+
+
+def thread_count(requested: int | None = None, *, root: Path = Path("/sys/fs/cgroup")) -> int:
+    """`requested`, or one thread per processor in the affinity mask, at most the cgroup's CPU quota (rounded up).
+
+    `root` is where control groups are mounted. Raises `EngineError` for a request below 1 or absurdly large.
+    """
+    if requested is not None:
+        if not 1 <= requested <= MAX_THREADS:
+            raise EngineError(f"threads is {requested}; give a number from 1 to {MAX_THREADS}")
+        return requested
+    count = len(os.sched_getaffinity(0))
+    quota = cpu_quota(root)
+    return max(1, count if quota is None else min(count, -int(-quota // 1)))
+
+
+def cpu_quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
+    """The CPU quota of the process in processors: the smallest on the path from its cgroup (v2 or v1) to the root.
+
+    None if it is unlimited.
+    """
+    found = [q for directory in _groups(root, membership) if (q := _quota(directory)) is not None]
+    return min(found, default=None)
+
+
+def _groups(root: Path, membership: Path) -> list[Path]:
+    """Directories of the process's cgroup and its ancestors, under every hierarchy that may limit CPU time."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        lines = []
+    out = [root, root / "cpu", root / "cpu,cpuacct"]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        base = root if not controllers else root / controllers
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        directory = base
+        for part in path.strip("/").split("/"):
+            directory = directory / part
+            out.append(directory)
+    return out
+
+
+def _quota(directory: Path) -> float | None:
+    try:
+        quota, period = (directory / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        micros = int((directory / "cpu.cfs_quota_us").read_text())
+        return None if micros <= 0 else micros / int((directory / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError, ZeroDivisionError):
+        return None

@@ -1,0 +1,1 @@
+"""Running a prepared step on a device."""

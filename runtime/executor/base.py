@@ -1,0 +1,43 @@
+"""What the engine needs from a device: input arrays to fill, and one call that runs a step over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
+
+
+@dataclass(frozen=True)
+class StepOutputs:
+    """Views of the step's outputs, valid until the next step: `tokens` [R] i32 and `logits` [R, V] f32."""
+
+    tokens: npt.NDArray[np.int32]
+    logits: npt.NDArray[np.float32]
+
+
+class Executor(Protocol):
+    """Owns the device memory of a model: weights, arena, inputs, outputs and KV cache.
+
+    `inputs` are arrays of the largest shape a step may have, by input name; a step reads their leading parts, as
+    `StepCounts` says.
+    """
+
+    @property
+    def inputs(self) -> Mapping[str, npt.NDArray[Any]]: ...
+
+    def attn_tile(self, descriptor: BatchDescriptor) -> int:
+        """The most tokens an attention work item may have in such a step."""
+        ...
+
+    def run(self, descriptor: BatchDescriptor, counts: StepCounts) -> StepOutputs:
+        """Run one step over what is in `inputs`. Raises `EngineError` if the device fails."""
+        ...
+
+    def close(self) -> None:
+        """Release threads and memory; calling it again has no effect."""
+        ...

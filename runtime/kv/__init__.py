@@ -1,0 +1,1 @@
+"""The paged KV cache: blocks, who holds them, and how much memory they take."""

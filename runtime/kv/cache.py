@@ -1,0 +1,97 @@
+"""The cache as the scheduler sees it: make room for tokens of a sequence, or say that there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, KVCacheSpec, SlidingWindowSpec
+from inferir.runtime.kv.managers import BlockTable, manager_for
+from inferir.runtime.kv.pool import BlockPool
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """One block table of the step: the names of its graph inputs, and the spec that decides what it keeps."""
+
+    block_tables: str
+    slots: str
+    spec: KVCacheSpec
+
+
+def table_inputs(groups: tuple[KVCacheGroup, ...]) -> tuple[TableInput, ...]:
+    """The step's tables, in order of appearance.
+
+    A table that serves several specs keeps what the most demanding one needs.
+    """
+    found: dict[str, TableInput] = {}
+    for group in groups:
+        old = found.get(group.block_tables)
+        if old is None or _keeps_more(group.spec, old.spec):
+            found[group.block_tables] = TableInput(group.block_tables, group.slots, group.spec)
+    return tuple(found.values())
+
+
+def _keeps_more(spec: KVCacheSpec, than: KVCacheSpec) -> bool:
+    if isinstance(than, SlidingWindowSpec):
+        return not isinstance(spec, SlidingWindowSpec) or spec.window > than.window
+    return not isinstance(than, FullAttentionSpec) and isinstance(spec, FullAttentionSpec)
+
+
+SequenceBlocks = tuple[BlockTable, ...]
+"""The blocks of one sequence, one table per `TableInput`."""
+
+
+class KVCache:
+    """All block tables over one pool. Room is made for all of a sequence's tables or for none."""
+
+    def __init__(self, tables: tuple[TableInput, ...], pool: BlockPool) -> None:
+        self.tables = tables
+        self.pool = pool
+        self._managers = tuple(manager_for(t.spec, pool) for t in tables)
+
+    def new_sequence(self) -> SequenceBlocks:
+        return tuple(BlockTable() for _ in self._managers)
+
+    def missing(self, blocks: SequenceBlocks, tokens: int) -> int:
+        """Blocks that must be free so that positions 0 … tokens - 1 have slots."""
+        return sum(m.missing(t, tokens) for m, t in zip(self._managers, blocks, strict=True))
+
+    def reserve(self, blocks: SequenceBlocks, computed: int, tokens: int) -> bool:
+        """Drop what positions from `computed` on no longer read, then make room up to position `tokens` - 1.
+
+        False if too few blocks are free; the sequence then holds no more than before.
+        """
+        for manager, table in zip(self._managers, blocks, strict=True):
+            manager.forget(table, computed)
+        if self.missing(blocks, tokens) > self.pool.num_free:
+            return False
+        for manager, table in zip(self._managers, blocks, strict=True):
+            manager.extend(table, tokens)
+        return True
+
+    def free(self, blocks: SequenceBlocks) -> None:
+        for manager, table in zip(self._managers, blocks, strict=True):
+            manager.free(table)
+
+    def peak(self, tokens: int, step_tokens: int) -> int:
+        """The most blocks one sequence of `tokens` tokens ever holds, computed at most `step_tokens` at a time."""
+        return sum(m.peak(tokens, step_tokens) for m in self._managers)
+
+    def demand(self, blocks: SequenceBlocks, tokens: int, step_tokens: int) -> int:
+        """Blocks that a sequence will still take on its way to `tokens` tokens, `step_tokens` at a time."""
+        return sum(
+            max(0, min(m.missing(t, tokens), m.peak(tokens, step_tokens) - (len(t.ids) - t.first)))
+            for m, t in zip(self._managers, blocks, strict=True)
+        )
+
+    def capacity(self, limit: int, step_tokens: int) -> int:
+        """The longest sequence (at most `limit` tokens) that the whole pool can hold."""
+        available = self.pool.num_blocks - 1
+        low, high = 0, limit
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.peak(middle, step_tokens) <= available:
+                low = middle
+            else:
+                high = middle - 1
+        return low

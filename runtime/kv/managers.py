@@ -1,0 +1,97 @@
+"""Which blocks a sequence holds, by kind of cache.
+
+A manager knows one `KVCacheSpec` type. It is found through the spec's class hierarchy, so a spec without a manager of
+its own uses that of the nearest base.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inferir.ir.errors import EngineError
+from inferir.ir.kv_cache import NULL_BLOCK, FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from inferir.runtime.kv.pool import BlockPool
+
+
+@dataclass(slots=True)
+class BlockTable:
+    """Blocks of one sequence: `ids[j]` holds positions from j * block_size; entries before `first` are null."""
+
+    ids: list[int] = field(default_factory=list)
+    first: int = 0
+
+
+class KVManager:
+    """Block bookkeeping for one spec; the base keeps every block until the sequence is freed."""
+
+    def __init__(self, spec: KVCacheSpec, pool: BlockPool) -> None:
+        self.block_size = spec.block_size
+        self._pool = pool
+
+    def missing(self, table: BlockTable, tokens: int) -> int:
+        """Blocks that `table` lacks to hold positions 0 … tokens - 1."""
+        return max(0, -(-tokens // self.block_size) - len(table.ids))
+
+    def extend(self, table: BlockTable, tokens: int) -> bool:
+        """Give `table` the blocks it lacks for `tokens` tokens; False (and no change) if the pool has too few."""
+        blocks = self._pool.allocate(self.missing(table, tokens))
+        if blocks is None:
+            return False
+        table.ids += blocks
+        return True
+
+    def forget(self, table: BlockTable, computed: int) -> None:
+        """Give back blocks that no position from `computed` on will read."""
+
+    def free(self, table: BlockTable) -> None:
+        """Give back every block, the last one first, so that a shared beginning is reused last."""
+        self._pool.release(reversed(table.ids))
+        table.ids.clear()
+        table.first = 0
+
+    def peak(self, tokens: int, step_tokens: int) -> int:
+        """The most blocks a sequence of `tokens` tokens ever holds if a step computes at most `step_tokens` of it."""
+        return -(-tokens // self.block_size)
+
+
+class FullAttentionManager(KVManager):
+    """Keeps everything."""
+
+
+class SlidingWindowManager(KVManager):
+    """Gives back the blocks that lie wholly behind the window and puts the null block in their place."""
+
+    def __init__(self, spec: SlidingWindowSpec, pool: BlockPool) -> None:
+        super().__init__(spec, pool)
+        self.window = spec.window
+
+    def forget(self, table: BlockTable, computed: int) -> None:
+        keep = min(max(0, computed - self.window + 1) // self.block_size, len(table.ids))
+        if keep > table.first:
+            self._pool.release(table.ids[table.first : keep])
+            table.ids[table.first : keep] = [NULL_BLOCK] * (keep - table.first)
+            table.first = keep
+
+    def peak(self, tokens: int, step_tokens: int) -> int:
+        span = min(self.window - 1 + step_tokens, tokens)
+        return min(super().peak(tokens, step_tokens), -(-(span - 1) // self.block_size) + 1)
+
+
+_MANAGERS: dict[type[KVCacheSpec], type[KVManager]] = {}
+
+
+def register(spec_type: type[KVCacheSpec], manager: type[KVManager]) -> None:
+    """Use `manager` for `spec_type` and for its subclasses that have none of their own."""
+    _MANAGERS[spec_type] = manager
+
+
+def manager_for(spec: KVCacheSpec, pool: BlockPool) -> KVManager:
+    """A manager of the nearest registered class of `spec`. Raises `EngineError` if there is none."""
+    for base in type(spec).__mro__:
+        if base in _MANAGERS:
+            return _MANAGERS[base](spec, pool)
+    raise EngineError(f"no KV cache manager for {type(spec).__name__}")
+
+
+register(FullAttentionSpec, FullAttentionManager)
+register(SlidingWindowSpec, SlidingWindowManager)

@@ -1,0 +1,83 @@
+"""The artifact's tokenizer: a thin layer over the `tokenizers` library. No pad token is ever needed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from inferir.ir.errors import ArtifactError
+from inferir.runtime.token_bytes import TokenBytes, token_bytes
+
+
+class Tokenizer:
+    """Text to token ids and back. `config` is the content of tokenizer_config.json."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, config: dict[str, Any] | None = None) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self.config = config or {}
+
+    @staticmethod
+    def load(folder: str | os.PathLike[str]) -> Tokenizer:
+        """The tokenizer in `folder`. Raises `ArtifactError` naming a file that is missing or cannot be parsed."""
+        path = Path(folder) / "tokenizer.json"
+        if not path.exists():
+            raise ArtifactError(f"{path}: not found; the artifact has no tokenizer, so prompts must be token ids")
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as e:  # the library raises plain Exception
+            raise ArtifactError(f"{path}: {e}") from None
+        return Tokenizer(backend, read_json(Path(folder) / "tokenizer_config.json"))
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`; `add_special_tokens` adds what the tokenizer's own template adds, such as BOS."""
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of `ids`; ids without token, as in a padded vocabulary, are empty."""
+        known = [i for i in ids if self.knows(i)]
+        text: str = self._backend.decode(known, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def knows(self, index: int) -> bool:
+        """Whether a token has the id `index`."""
+        return 0 <= index < 1 << 32 and self._backend.id_to_token(index) is not None
+
+    def token(self, index: int) -> str | None:
+        """The token with the id `index`, in the vocabulary's own spelling."""
+        return self._backend.id_to_token(index) if 0 <= index < 1 << 32 else None
+
+    def id(self, token: str) -> int | None:
+        """The id of a token in the vocabulary's own spelling."""
+        return self._backend.token_to_id(token)
+
+    @cached_property
+    def bytes(self) -> TokenBytes | None:
+        """Bytes of each token, where the tokenizer's decoder only joins bytes."""
+        return token_bytes(self._backend)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids of special tokens, such as end-of-sequence or chat markers."""
+        return frozenset(i for i, token in self._backend.get_added_tokens_decoder().items() if token.special)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`, empty if there is no such file. Raises `ArtifactError` if it is not an object."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as e:
+        raise ArtifactError(f"{path}: {e}") from None
+    if not isinstance(value, dict):
+        raise ArtifactError(f"{path}: not a JSON object")
+    return value

@@ -1,0 +1,173 @@
+"""A fake device: a paged cache and a "model" whose next token depends on every cached token it may see.
+
+It reads the step's inputs exactly as kernels do, through block tables and slots, and fails loudly where they do not
+lead to the token that was written for a position. So a test that compares its outputs with `reference` tests
+scheduler, cache and batch together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferir.ir.dtypes import DType
+from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
+from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
+from inferir.runtime.engine import Engine, ModelLimits
+from inferir.runtime.executor.base import StepOutputs
+from inferir.runtime.kv.cache import KVCache, table_inputs
+from inferir.runtime.kv.pool import BlockPool
+from inferir.runtime.sampling import SamplingParams, seed_i32
+from inferir.runtime.scheduler import SchedulerOptions
+from inferir.runtime.tokenizer import Tokenizer
+
+VOCAB = 97
+BLOCK = 4
+
+
+def next_logits(tokens: Sequence[int], window: int) -> np.ndarray:
+    """Logits after `tokens`, of which a windowed table shows only the last `window`."""
+    seen = list(tokens) if window == 0 else list(tokens)[-window:]
+    state = len(tokens) * 7919
+    for token in seen:
+        state = (state * 31 + token * 17 + 5) % 1_000_003
+    return np.random.default_rng(state).standard_normal(VOCAB).astype(np.float32)
+
+
+def draw(logits: np.ndarray, temperature: float, seed: int, counter: int) -> int:
+    if temperature == 0:
+        return int(logits.argmax())
+    noise = np.random.default_rng([seed & 0xFFFFFFFF, counter]).gumbel(size=VOCAB)
+    return int((logits / temperature + noise).argmax())
+
+
+def reference(prompt: Sequence[int], params: SamplingParams, count: int, window: int = 0) -> list[int]:
+    """The first `count` tokens after `prompt`, computed without engine or cache."""
+    tokens = list(prompt)
+    for i in range(count):
+        tokens.append(draw(next_logits(tokens, window), params.temperature, seed_i32(params.seed), i))
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class FakeExecutor:
+    """`windows` holds the window of each KV table (0 = full attention)."""
+
+    tables: tuple[Any, ...]
+    windows: tuple[int, ...]
+    num_blocks: int
+    max_tokens: int
+    max_seqs: int
+    max_rows: int
+    max_blocks: int
+    tile: int = 3
+    steps: list[tuple[BatchDescriptor, StepCounts]] = field(default_factory=list)
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        i32, t = np.int32, self.max_tokens
+        self.inputs: dict[str, np.ndarray] = {
+            "ids": np.zeros(t, i32),
+            "positions": np.zeros(t, i32),
+            "attn_items": np.zeros((t, 4), i32),
+            "rows": np.zeros(self.max_rows, i32),
+            "temperature": np.zeros(self.max_rows, np.float32),
+            "seed": np.zeros(self.max_rows, i32),
+            "counter": np.zeros(self.max_rows, i32),
+        }
+        for table in self.tables:
+            self.inputs[table.slots] = np.zeros(t, i32)
+            self.inputs[table.block_tables] = np.full((self.max_seqs, self.max_blocks), -1, i32)
+        self.cache = [np.full((self.num_blocks * BLOCK, 2), -1, i32) for _ in self.tables]
+
+    def attn_tile(self, descriptor: BatchDescriptor) -> int:
+        return 1 if descriptor.decode else self.tile
+
+    def run(self, descriptor: BatchDescriptor, counts: StepCounts) -> StepOutputs:
+        self.steps.append((descriptor, counts))
+        x = self.inputs
+        assert descriptor.tokens == counts.tokens <= self.max_tokens
+        for table, cache in zip(self.tables, self.cache, strict=True):
+            slots = x[table.slots][: counts.tokens]
+            assert (slots >= BLOCK).all(), "a token was written to the null block"
+            assert len(set(slots.tolist())) == counts.tokens, "two tokens share a slot"
+            cache[slots, 0] = x["ids"][: counts.tokens]
+            cache[slots, 1] = x["positions"][: counts.tokens]
+        owner: dict[int, tuple[int, int]] = {}
+        for row, first, count, position in x["attn_items"][: counts.items].tolist():
+            assert 0 <= row < counts.seqs
+            assert 1 <= count <= self.attn_tile(descriptor)
+            for i in range(count):
+                assert first + i not in owner
+                owner[first + i] = (row, position + i)
+                assert x["positions"][first + i] == position + i
+        assert sorted(owner) == list(range(counts.tokens))
+        logits = np.stack([self._logits(*owner[t]) for t in x["rows"][: counts.rows].tolist()] or [np.zeros(VOCAB)])
+        sampling = zip(x["temperature"], x["seed"].tolist(), x["counter"].tolist(), strict=True)
+        tokens = [draw(z, t, s, c) for z, (t, s, c) in zip(logits[: counts.rows], sampling, strict=False)]
+        return StepOutputs(np.array(tokens, np.int32), logits[: counts.rows].astype(np.float32))
+
+    def _logits(self, row: int, position: int) -> np.ndarray:
+        """Sum over tables of what the model says after the tokens that each table still shows."""
+        total = np.zeros(VOCAB, np.float32)
+        for table, cache, window in zip(self.tables, self.cache, self.windows, strict=True):
+            low = 0 if window == 0 else max(0, position - window + 1)
+            where = np.arange(low, position + 1)
+            blocks = self.inputs[table.block_tables][row, where // BLOCK]
+            assert (blocks > 0).all(), "a visible position has no block"
+            found = cache[blocks * BLOCK + where % BLOCK]
+            assert (found[:, 1] == where).all(), "a block was reused while it was still visible"
+            total += next_logits([0] * low + found[:, 0].tolist(), window)
+        return total
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def make_engine(
+    *,
+    num_blocks: int = 64,
+    max_seqs: int = 8,
+    max_tokens: int = 16,
+    max_model_len: int = 64,
+    windows: tuple[int, ...] = (0,),
+    eos: Sequence[int] = (),
+    tokenizer: Tokenizer | None = None,
+    max_rows: int | None = None,
+) -> Engine:
+    size: dict[str, Any] = {"block_size": BLOCK, "kv_heads": 1, "head_dim": 2, "value_dim": 2, "dtype": DType.F32}
+    groups = tuple(
+        KVCacheGroup(
+            spec=SlidingWindowSpec(**size, window=w) if w else FullAttentionSpec(**size),
+            layers=(i,),
+            block_tables=f"block_tables{i or ''}",
+            slots=f"slots{i or ''}",
+        )
+        for i, w in enumerate(windows)
+    )
+    tables = table_inputs(groups)
+    executor = FakeExecutor(
+        tables, windows, num_blocks, max_tokens, max_seqs, max_rows or max_seqs, -(-max_model_len // BLOCK)
+    )
+    return Engine(
+        executor,
+        KVCache(tables, BlockPool(num_blocks)),
+        SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens),
+        ModelLimits(VOCAB, frozenset(eos), max_model_len),
+        tokenizer,
+        block_size=BLOCK,
+    )
+
+
+@pytest.fixture(name="make_engine")
+def _make_engine() -> Callable[..., Engine]:
+    return make_engine
+
+
+@pytest.fixture(name="reference")
+def _reference() -> Callable[..., list[int]]:
+    return reference

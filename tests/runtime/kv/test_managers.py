@@ -1,0 +1,155 @@
+"""Block tables of full and windowed caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferir.ir.dtypes import DType
+from inferir.ir.errors import EngineError
+from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, KVCacheSpec, SlidingWindowSpec, plan_lanes
+from inferir.runtime.kv.cache import KVCache, table_inputs
+from inferir.runtime.kv.managers import BlockTable, FullAttentionManager, SlidingWindowManager, manager_for
+from inferir.runtime.kv.plan import plan_blocks
+from inferir.runtime.kv.pool import BlockPool
+
+SIZE: dict[str, Any] = {"block_size": 4, "kv_heads": 2, "head_dim": 8, "value_dim": 8, "dtype": DType.BF16}
+FULL = FullAttentionSpec(**SIZE)
+
+
+def sliding(window: int, **changes: Any) -> SlidingWindowSpec:
+    return SlidingWindowSpec(**(SIZE | changes), window=window)
+
+
+def group(spec: Any, *layers: int, table: str = "") -> KVCacheGroup:
+    return KVCacheGroup(spec=spec, layers=layers, block_tables=f"block_tables{table}", slots=f"slots{table}")
+
+
+def test_manager_is_found_through_the_class_hierarchy() -> None:
+    class Sinks(SlidingWindowSpec, frozen=True, kw_only=True, tag="sinks"):
+        pass
+
+    class Alien(KVCacheSpec, frozen=True, kw_only=True, tag="alien"):
+        pass
+
+    pool = BlockPool(4)
+    assert isinstance(manager_for(Sinks(**SIZE, window=3), pool), SlidingWindowManager)
+    assert isinstance(manager_for(FULL, pool), FullAttentionManager)
+    with pytest.raises(EngineError, match="no KV cache manager for Alien"):
+        manager_for(Alien(block_size=4), pool)
+
+
+def test_full_attention_keeps_everything() -> None:
+    pool = BlockPool(9)
+    manager = manager_for(FULL, pool)
+    table = BlockTable()
+    assert manager.extend(table, 5)
+    assert table.ids == [1, 2]
+    manager.forget(table, 5)
+    assert manager.extend(table, 8)
+    assert manager.extend(table, 9)
+    assert table.ids == [1, 2, 3]
+    assert not manager.extend(table, 100)
+    assert table.ids == [1, 2, 3]
+    manager.free(table)
+    assert (table.ids, pool.num_used) == ([], 0)
+
+
+def test_window_puts_the_null_block_behind_itself() -> None:
+    pool = BlockPool(9)
+    manager = manager_for(sliding(5), pool)
+    table = BlockTable()
+    manager.extend(table, 12)
+    manager.forget(table, 7)  # position 7 still sees position 3, in block 0
+    assert table.ids == [1, 2, 3]
+    manager.forget(table, 8)  # position 8 sees 4 … 8
+    assert (table.ids, table.first, pool.num_used) == ([0, 2, 3], 1, 2)
+    manager.free(table)
+    assert pool.num_used == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 60), st.data())
+def test_window_holds_what_is_visible_and_no_more_than_peak(window: int, step: int, length: int, data: Any) -> None:
+    pool = BlockPool(40)
+    cache = KVCache(table_inputs((group(sliding(window), 0),)), pool)
+    (table,) = blocks = cache.new_sequence()
+    computed = 0
+    while computed < length:
+        tokens = min(data.draw(st.integers(1, step)), length - computed)
+        assert cache.reserve(blocks, computed, computed + tokens)
+        assert pool.num_used == len(table.ids) - table.first <= cache.peak(length, step)
+        lowest = max(0, computed - window + 1)
+        for position in range(lowest, computed + tokens):
+            assert table.ids[position // 4] != 0
+        assert all(i == 0 for i in table.ids[: lowest // 4])
+        computed += tokens
+    cache.free(blocks)
+    assert pool.num_used == 0
+
+
+def test_reserve_is_all_or_nothing() -> None:
+    pool = BlockPool(6)  # 5 blocks
+    cache = KVCache(table_inputs((group(FULL, 0), group(FULL, 1, table="1"))), pool)
+    blocks = cache.new_sequence()
+    assert cache.reserve(blocks, 0, 8)
+    assert not cache.reserve(blocks, 8, 12)
+    assert [len(t.ids) for t in blocks] == [2, 2]
+    assert cache.missing(blocks, 12) == 2
+    cache.free(blocks)
+    assert pool.num_free == 5
+
+
+def test_capacity_is_the_longest_sequence_that_fits() -> None:
+    cache = KVCache(table_inputs((group(FULL, 0),)), BlockPool(6))
+    assert cache.capacity(1000, 16) == 20
+    assert cache.capacity(7, 16) == 7
+    window = KVCache(table_inputs((group(sliding(5), 0),)), BlockPool(6))
+    assert window.capacity(1000, 4) == 1000
+    both = KVCache(table_inputs((group(FULL, 0), group(FULL, 1, table="1"))), BlockPool(6))
+    assert both.capacity(1000, 16) == 8
+
+
+def test_demand_counts_what_is_still_to_come() -> None:
+    cache = KVCache(table_inputs((group(sliding(5), 0),)), BlockPool(20))
+    blocks = cache.new_sequence()
+    assert cache.demand(blocks, 40, 4) == cache.peak(40, 4) == 3
+    cache.reserve(blocks, 0, 4)
+    assert cache.demand(blocks, 40, 4) == 2
+    assert cache.demand(blocks, 4, 4) == 0
+
+
+def test_a_shared_table_keeps_what_the_most_demanding_spec_needs() -> None:
+    assert [t.spec for t in table_inputs((group(sliding(5), 0), group(FULL, 1), group(sliding(9), 2)))] == [FULL]
+    assert [t.spec for t in table_inputs((group(sliding(5), 0), group(sliding(9), 1)))] == [sliding(9)]
+    tables = table_inputs((group(FULL, 0), group(sliding(5), 1, table="1")))
+    assert [(t.block_tables, t.slots) for t in tables] == [("block_tables", "slots"), ("block_tables1", "slots1")]
+
+
+def test_lanes_are_shared_across_tables_only() -> None:
+    lanes = plan_lanes((group(FULL, 0, 1), group(sliding(5), 2, 3, 4, table="1")))
+    assert lanes.lane == {0: 0, 1: 1, 2: 0, 3: 1, 4: 2}
+    assert lanes.block_bytes == 3 * FULL.page_bytes
+    apart = plan_lanes((group(FULL, 0), group(sliding(5, kv_heads=1), 1, table="1"), group(sliding(5), 2)))
+    assert apart.lane == {0: 0, 1: 1, 2: 2}
+    assert apart.block_bytes == 2 * FULL.page_bytes + FULL.page_bytes // 2
+
+
+def test_number_of_blocks() -> None:
+    groups = (group(FULL, 0, 1),)
+    lanes, tables = plan_lanes(groups), table_inputs(groups)
+
+    def blocks(budget: int | None, available: int = 1 << 40) -> int:
+        return plan_blocks(
+            lanes, tables, budget=budget, max_seqs=3, max_model_len=10, step_tokens=4, available=available
+        )
+
+    assert lanes.block_bytes == 512
+    assert blocks(None) == blocks(1 << 30) == 10
+    assert blocks(4 * 512 + 100) == 4
+    assert blocks(None, available=10 * 512) == 5
+    with pytest.raises(EngineError, match="kv_cache_memory of 1000 bytes is less than the smallest KV cache, 2 blocks"):
+        blocks(1000)
