@@ -1,0 +1,119 @@
+"""Drawing tokens: greedy rows, the distribution of draws, and that rows do not influence each other."""
+
+import pytest
+import torch
+
+from inferir.ir.dims import R
+from inferir.ir.dtypes import DType
+from inferir.ir.errors import IRError
+from inferir.ir.graph import Builder, Graph
+from inferir.ir.interpreter import interpret
+from inferir.ir.ops.sample import uniform
+from inferir.ir.types import TensorType
+
+torch.set_num_threads(1)
+
+
+def draw(
+    logits: torch.Tensor, temperature: torch.Tensor, seed: torch.Tensor, counter: torch.Tensor, valid: int
+) -> torch.Tensor:
+    b = Builder()
+    types = {
+        "logits": TensorType((R, logits.shape[1]), DType.F32),
+        "temperature": TensorType((R,), DType.F32),
+        "seed": TensorType((R,), DType.I32),
+        "counter": TensorType((R,), DType.I32),
+    }
+    inputs = {n: b.input(n, t) for n, t in types.items()}
+    graph = Graph(tuple(inputs.values()), (b.op("sample.draw", *inputs.values(), valid=valid),))
+    given = {"logits": logits, "temperature": temperature, "seed": seed.int(), "counter": counter.int()}
+    out = interpret(graph, given)["out0"]
+    assert isinstance(out, torch.Tensor)
+    assert out.dtype == torch.int32
+    return out
+
+
+def test_temperature_zero_is_the_first_maximum_of_valid_entries() -> None:
+    logits = torch.randn(50, 40)
+    logits[:, 33] = 100.0
+    logits[7, [3, 9]] = 50.0
+    zeros = torch.zeros(50)
+    out = draw(logits, zeros, torch.arange(50), torch.arange(50), valid=30)
+    assert torch.equal(out.long(), logits[:, :30].argmax(1))
+    assert out[7] == 3
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("varies", ["seed", "counter"])
+def test_draws_follow_the_softmax(temperature: float, varies: str) -> None:
+    """A chi-squared test with 7 degrees of freedom; 35 is beyond the 0.00002 tail."""
+    n = 20000
+    logits = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5, 1.5, -0.5, 0.25])
+    seed = torch.arange(n) if varies == "seed" else torch.full((n,), 1234)
+    counter = torch.arange(n) if varies == "counter" else torch.full((n,), 5)
+    out = draw(logits.expand(n, 8).contiguous(), torch.full((n,), temperature), seed, counter, valid=8)
+    expect = (logits / temperature).softmax(0) * n
+    seen = torch.bincount(out.long(), minlength=8).float()
+    assert float(((seen - expect) ** 2 / expect).sum()) < 35
+
+
+def test_rows_do_not_depend_on_their_neighbours() -> None:
+    logits, temperature = torch.randn(16, 100), torch.rand(16)
+    seed, counter = torch.randint(-(2**31), 2**31 - 1, (16,)), torch.randint(0, 1000, (16,))
+    together = draw(logits, temperature, seed, counter, valid=100)
+    for i in torch.randperm(16).tolist():
+        row = slice(i, i + 1)
+        assert draw(logits[row], temperature[row], seed[row], counter[row], valid=100) == together[i]
+    order = torch.randperm(16)
+    assert torch.equal(draw(logits[order], temperature[order], seed[order], counter[order], valid=100), together[order])
+
+
+def test_noise_of_neighbouring_seeds_counters_and_entries_is_unrelated() -> None:
+    n = 4000
+    near = torch.tensor([0, 1, 2, -1, 2**31 - 1])
+    for rows in (uniform(near, torch.zeros(5), n), uniform(torch.zeros(5), near, n), uniform(near, near, n)):
+        assert torch.corrcoef(rows).fill_diagonal_(0).abs().max() < 5 / n**0.5
+    row = uniform(torch.tensor([3]), torch.tensor([4]), n)[0]
+    assert torch.corrcoef(torch.stack([row[:-1], row[1:]]))[0, 1].abs() < 5 / n**0.5
+    assert not torch.equal(
+        uniform(torch.tensor([1]), torch.tensor([2]), n), uniform(torch.tensor([2]), torch.tensor([1]), n)
+    )
+
+
+def test_noise_is_inside_the_open_interval_and_even() -> None:
+    u = uniform(torch.arange(50), torch.arange(50), 4000)
+    assert 0 < float(u.min()) < 1e-4
+    assert 1 - 1e-4 < float(u.max()) < 1
+    counts = torch.histc(u, 20, 0, 1)
+    assert float(((counts - 10000) ** 2 / 10000).sum()) < 55  # 19 degrees of freedom, 0.00003 tail
+
+
+def mixed(x: int) -> int:
+    for multiplier, shift in ((0x7FEB352D, 16), (0x846CA68B, 15)):
+        x = ((x ^ (x >> shift)) * multiplier) % 2**32
+    return x ^ (x >> 16)
+
+
+def test_noise_is_fixed_by_seed_counter_and_entry() -> None:
+    """Draws of a recorded seed must not change between versions: the same numbers in plain integers."""
+    seeds, counters = [7, -1, 2**31 - 1], [0, 123456, -(2**31)]
+    noise = uniform(torch.tensor(seeds), torch.tensor(counters), 3)
+    for r, (seed, counter) in enumerate(zip(seeds, counters, strict=True)):
+        key = mixed(seed % 2**32 ^ mixed((counter + 0x9E3779B9) % 2**32))
+        for i in range(3):
+            assert float(noise[r, i]) == ((mixed(key ^ mixed(i + 1)) >> 10) + 0.5) / 2**22
+
+
+def test_misuse_is_refused() -> None:
+    b = Builder()
+    good = [
+        b.input(n, TensorType((R,), t))
+        for n, t in (("temperature", DType.F32), ("seed", DType.I32), ("counter", DType.I32))
+    ]
+    logits = b.input("logits", TensorType((R, 8), DType.F32))
+    with pytest.raises(IRError, match="valid = 9 of 8"):
+        b.op("sample.draw", logits, *good, valid=9)
+    with pytest.raises(IRError, match="per-row operand"):
+        b.op("sample.draw", logits, *good[::-1], valid=8)
+    with pytest.raises(IRError, match="expected f32 rows"):
+        b.op("sample.draw", b.input("x", TensorType((R, 8), DType.BF16)), *good, valid=8)
