@@ -1,0 +1,87 @@
+"""gather-logit-rows: logits are computed for the rows that were asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import sympy
+
+from inferir.ir.dims import R, T
+from inferir.ir.dtypes import DType
+from inferir.ir.errors import PassError
+from inferir.ir.graph import Builder, Graph, Node, Value
+from inferir.ir.registry import make_node
+from inferir.ir.types import TensorType
+from inferir.passes.base import PAGED, ROWS_GATHERED, has_tokens
+
+_MIXES = frozenset({"attn.paged", "attn.attention", "kv.write", "core.input"})
+
+
+@dataclass(frozen=True)
+class GatherLogitRows:
+    """Adds the input `rows` [R]: output `logits` becomes f32 [R, V], row i for token rows[i].
+
+    The gather moves up from the logits as far as every op works row by row and only feeds the logits. With `through_layer` that is up
+    to the last attention; otherwise it stops where two values of tokens meet, which is the residual sum before the last norm.
+    """
+
+    through_layer: bool = False
+
+    name: ClassVar[str] = "gather-logit-rows"
+    why: ClassVar[str] = "a prefill step wants one row of logits, and the last matrix is the largest"
+    requires: ClassVar[frozenset[str]] = frozenset({PAGED})
+    ensures: ClassVar[frozenset[str]] = frozenset({ROWS_GATHERED})
+
+    def run(self, graph: Graph) -> Graph:
+        if "logits" not in graph.output_names:
+            raise PassError(f"{self.name}: the graph has no output named 'logits'")
+        logits = graph.output("logits")
+        if logits.type.rank != 2 or logits.type.shape[0] != T:
+            raise PassError(f"{self.name}: logits are {logits.type}, expected [T, V]")
+        rows = Builder().input("rows", TensorType((R,), DType.I32))
+        keep = self._needed_elsewhere(graph)
+        env: dict[Value, Value] = {}
+
+        def stops(value: Value) -> bool:
+            node = value.node
+            if node.op in _MIXES or node in keep or len(node.results) != 1:
+                return True
+            return not self.through_layer and sum(has_tokens(v.type.shape) for v in set(node.operands)) > 1
+
+        for node in graph.nodes:  # operands first, so that env holds what a node needs
+            if node.op in ("core.weight", "core.scalar", "core.constant"):
+                continue
+            for value in node.results:
+                if not has_tokens(value.type.shape):
+                    continue
+                if stops(value):
+                    env[value] = Builder(node.loc).op("tensor.gather_rows", value, rows)
+                else:
+                    operands = tuple(env[v] if has_tokens(v.type.shape) else v for v in node.operands)
+                    env[value] = make_node(node.op, operands, {k: _in_rows(a) for k, a in node.attrs.items()}, node.loc).result
+        out = env[logits]
+        if out.type.dtype is not DType.F32:
+            out = Builder(logits.node.loc).op("tensor.cast", out, dtype=DType.F32)
+        outputs = tuple(out if name == "logits" else v for name, v in zip(graph.output_names, graph.outputs, strict=True))
+        return Graph((*graph.inputs, rows), outputs, graph.output_names, graph.name)
+
+    @staticmethod
+    def _needed_elsewhere(graph: Graph) -> set[Node]:
+        """Nodes that other outputs (the caches) depend on."""
+        stack = [v.node for name, v in zip(graph.output_names, graph.outputs, strict=True) if name != "logits"]
+        seen: set[Node] = set()
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                stack.extend(v.node for v in node.operands)
+        return seen
+
+
+def _in_rows(attr: Any) -> Any:
+    if isinstance(attr, sympy.Expr):
+        return attr.subs(T, R)
+    if isinstance(attr, tuple):
+        return tuple(_in_rows(a) for a in attr)
+    return attr

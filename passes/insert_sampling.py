@@ -1,0 +1,40 @@
+"""insert-sampling: the step draws its own tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from inferir.ir.dtypes import DType
+from inferir.ir.errors import PassError
+from inferir.ir.graph import Builder, Graph, Provenance
+from inferir.ir.types import TensorType
+from inferir.passes.base import ROWS_GATHERED, SAMPLED
+
+
+@dataclass(frozen=True)
+class InsertSampling:
+    """Adds the inputs `temperature` f32, `seed` i32 and `counter` i32, one per logit row, and the output `tokens` i32 [R].
+
+    valid: how many logits may be drawn (a padded vocabulary has more); default all.
+    """
+
+    valid: int | None = None
+
+    name: ClassVar[str] = "insert-sampling"
+    why: ClassVar[str] = "no trip to the host between logits and token"
+    requires: ClassVar[frozenset[str]] = frozenset({ROWS_GATHERED})
+    ensures: ClassVar[frozenset[str]] = frozenset({SAMPLED})
+
+    def run(self, graph: Graph) -> Graph:
+        logits = graph.output("logits")
+        vocabulary = int(logits.type.shape[1])  # type: ignore[call-overload]
+        valid = vocabulary if self.valid is None else self.valid
+        if not 0 < valid <= vocabulary:
+            raise PassError(f"{self.name}: {valid} tokens may be drawn, but there are {vocabulary} logits")
+        b = Builder(Provenance("sampler", "draw"))
+        shape = logits.type.shape[:1]
+        kinds = {"temperature": DType.F32, "seed": DType.I32, "counter": DType.I32}
+        inputs = [b.input(name, TensorType(shape, dtype)) for name, dtype in kinds.items()]
+        tokens = b.op("sample.draw", logits, *inputs, valid=valid)
+        return Graph((*graph.inputs, *inputs), (*graph.outputs, tokens), (*graph.output_names, "tokens"), graph.name)

@@ -1,0 +1,125 @@
+"""The driver: runs passes in order, checks graphs and properties in between, and keeps the graph after every pass for people."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from inferir.ir.errors import IRError, PassError, VerifyError
+from inferir.ir.graph import Graph
+from inferir.ir.printer import print_graph
+from inferir.ir.types import TensorType
+from inferir.ir.verifier import verify
+from inferir.passes.base import Ledger, Pass, PassOptions, Refusal
+from inferir.passes.pipeline import build_pipeline, pass_names
+from inferir.passes.plan import StepPlan, plan
+from inferir.passes.properties import CHECKS
+
+Print = Callable[[str, Graph], None]
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """One pass that ran: seconds it took, and whether it changed the graph."""
+
+    name: str
+    seconds: float
+    changed: bool
+
+
+@dataclass(frozen=True)
+class PipelineResult:
+    """graph: kernel regions over inputs and weights. plan: its calls and buffers. recipes: by weight name, the graph (output `value`) that
+    computes a new weight from the checkpoint's. refusals: rewrites considered and not done. records: passes in order."""
+
+    graph: Graph
+    plan: StepPlan
+    recipes: Mapping[str, Graph]
+    refusals: tuple[Refusal, ...]
+    records: tuple[PassRecord, ...]
+
+    @property
+    def sources(self) -> set[str]:
+        """The checkpoint weights that are needed, by the graph itself or by recipes."""
+        direct = {n for n in self.graph.weights() if n not in self.recipes}
+        return direct.union(*(set(r.weights()) for r in self.recipes.values()))
+
+
+def run_passes(
+    graph: Graph, passes: Iterable[Pass], *, print_after: Print | None = None, dump_dir: Path | None = None, check: bool = True
+) -> tuple[Graph, list[PassRecord]]:
+    """Run `passes` in order. The verifier runs on the first graph and after every pass that changed something.
+
+    print_after(name, graph) is called after every pass; dump_dir receives `NN-name.txt`. Raises `PassError` if a pass requires a property
+    that none before it ensured, or a pass breaks the graph or its promise.
+    """
+    if check:
+        verify(graph)
+    held: set[str] = set()
+    records: list[PassRecord] = []
+    _dump(dump_dir, 0, "input", graph)
+    for number, step in enumerate(passes, 1):
+        missing = sorted(step.requires - held)
+        if missing:
+            raise PassError(f"{step.name} requires a graph that is {missing[0]}, which no pass before it ensures")
+        start = time.perf_counter()
+        after = step.run(graph)
+        records.append(PassRecord(step.name, time.perf_counter() - start, after is not graph))
+        if check:
+            _check(step, graph, after)
+        graph = after
+        held |= step.ensures
+        if print_after is not None:
+            print_after(step.name, graph)
+        _dump(dump_dir, number, step.name, graph)
+    return graph, records
+
+
+def _check(step: Pass, before: Graph, after: Graph) -> None:
+    if after is not before:
+        try:
+            verify(after)
+        except VerifyError as error:
+            raise PassError(f"{step.name} left a broken graph: {error}") from error
+    for name in sorted(step.ensures):
+        found = CHECKS[name](after)
+        if found is not None:
+            raise PassError(f"{step.name} promised a graph that is {name}, but {found}")
+
+
+def _dump(folder: Path | None, number: int, name: str, graph: Graph) -> None:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number:02d}-{name}.txt").write_text(print_graph(graph) + "\n", encoding="utf-8")
+
+
+def run_pipeline(
+    graph: Graph,
+    weight_types: Mapping[str, TensorType] | None,
+    options: PassOptions,
+    *,
+    print_after: Print | None = None,
+    dump_dir: Path | None = None,
+) -> PipelineResult:
+    """Turn a captured graph ((ids [T], positions [T]) -> logits [T, V]) into kernels and a plan.
+
+    weight_types: what the checkpoint holds; every weight of the graph must be there with that type (None: not checked). Raises
+    `PassError` naming pass, op and module for a graph that cannot be handled.
+    """
+    unknown = sorted(options.disabled - set(pass_names()))
+    if unknown:
+        raise PassError(f"there is no pass named {unknown[0]!r}; passes are {', '.join(pass_names())}")
+    for name, value in graph.weights().items() if weight_types is not None else ():
+        if weight_types is not None and weight_types.get(name) != value.type:
+            raise PassError(f"weight {name!r} is {value.type} in the graph and {weight_types.get(name, 'missing')} in the checkpoint")
+    ledger = Ledger()
+    try:
+        out, records = run_passes(graph, build_pipeline(options, ledger), print_after=print_after, dump_dir=dump_dir)
+        start = time.perf_counter()
+        step = plan(out, options.bounds)
+    except IRError as error:
+        raise PassError(str(error)) from error
+    records.append(PassRecord("plan", time.perf_counter() - start, False))
+    return PipelineResult(out, step, dict(ledger.recipes), tuple(ledger.refusals), tuple(records))

@@ -1,0 +1,63 @@
+"""The pipeline: from a captured graph to a graph of kernels. One list; the order of phases is the order of this file."""
+
+from __future__ import annotations
+
+from inferir.passes.base import Ledger, Pass, PassOptions
+from inferir.passes.canonicalise import Canonicalise
+from inferir.passes.cse import ShareCommon
+from inferir.passes.elide_roundings import ElideRoundings
+from inferir.passes.fold_weights import FoldWeights
+from inferir.passes.fuse_regions import FuseRegions
+from inferir.passes.gather_logit_rows import GatherLogitRows
+from inferir.passes.insert_kv import InsertKv
+from inferir.passes.insert_sampling import InsertSampling
+from inferir.passes.merge_gate_up import MergeGateUp
+from inferir.passes.merge_qkv import MergeQkv
+from inferir.passes.pack_weights import PackWeights
+from inferir.passes.recognise_gated_act import RecogniseGatedAct
+from inferir.passes.recognise_rms_norm import RecogniseRmsNorm
+from inferir.passes.recognise_rotary import RecogniseRotary
+from inferir.passes.recognise_softcap import RecogniseSoftcap
+from inferir.passes.tabulate_positions import TabulatePositions
+from inferir.passes.token_major import TokenMajor
+
+
+def build_pipeline(options: PassOptions, ledger: Ledger) -> list[Pass]:
+    """The passes for an optimisation level, without the disabled ones. What a pass is for is its `why`."""
+    level = options.opt_level
+    always, optimising, rounding_less = True, level >= 1, level >= 2
+    phases: list[tuple[bool, Pass]] = [
+        # canonicalise
+        (always, Canonicalise()),
+        (always, ShareCommon()),
+        (always, TokenMajor()),
+        (always, Canonicalise()),
+        (always, ShareCommon()),
+        (always, TabulatePositions(options.max_model_len)),
+        # recognise
+        (optimising, RecogniseRmsNorm()),
+        (optimising, RecogniseRotary()),
+        (optimising, RecogniseGatedAct()),
+        (optimising, RecogniseSoftcap()),
+        # merge
+        (optimising, MergeGateUp(ledger)),
+        (optimising, MergeQkv(ledger)),
+        # insert
+        (always, InsertKv(options.block_size)),
+        (always, GatherLogitRows(through_layer=level >= 3)),
+        (always, InsertSampling(options.vocab_size)),
+        # lay out
+        (always, PackWeights(interleave=optimising)),
+        (always, FoldWeights(ledger)),
+        (always, Canonicalise()),
+        (always, ShareCommon()),
+        # fuse
+        (always, FuseRegions(optimising, ledger)),
+        (rounding_less, ElideRoundings()),
+    ]
+    return [p for wanted, p in phases if wanted and p.name not in options.disabled]
+
+
+def pass_names() -> tuple[str, ...]:
+    """Names of all passes, in order of first use."""
+    return tuple(dict.fromkeys(p.name for p in build_pipeline(PassOptions(opt_level=3), Ledger())))
