@@ -1,0 +1,92 @@
+"""What is known about a model apart from its graph and weights. Plain data, stored as JSON; imports neither torch nor
+transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from inferir.ir.dtypes import DType
+
+
+class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One attention layer as traced. window: tokens seen back including the token itself, 0 = all; softcap 0 = none."""
+
+    module: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    window: int = 0
+    softcap: float = 0.0
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of a traced model; every id in `eos_token_ids` ends a generation.
+
+    max_position_embeddings: the longest sequence the model was made for (0 = not stated); position_limit: the rows of
+    its position tables, beyond which it cannot run (0 = it has none).
+    parameters: number of weight elements, tied ones counted once.
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    model_type: str
+    dtype: DType
+    vocab_size: int
+    hidden_size: int
+    layers: tuple[LayerFacts, ...]
+    max_position_embeddings: int
+    position_limit: int
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+    pad_token_id: int | None
+    parameters: int
+    tie_word_embeddings: bool
+
+    @property
+    def architecture(self) -> str:
+        """The first architecture, or the model type."""
+        return self.architectures[0] if self.architectures else self.model_type
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Window of every layer, 0 = full attention."""
+        return tuple(layer.window for layer in self.layers)
+
+    def to_json(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+    @staticmethod
+    def from_json(raw: bytes) -> ModelFacts:
+        return msgspec.json.decode(raw, type=ModelFacts)
+
+
+def token_ids(*sources: Any) -> tuple[int, ...]:
+    """All ids in `sources` (ints, lists of ints, None), in order, each once."""
+    out: list[int] = []
+    for source in sources:
+        items: Iterable[Any] = source if isinstance(source, (list, tuple)) else (source,)
+        for item in items:
+            if isinstance(item, int) and not isinstance(item, bool) and item >= 0 and item not in out:
+                out.append(item)
+    return tuple(out)
+
+
+def first_id(*sources: Any) -> int | None:
+    """The first id in `sources`, None if there is none."""
+    return next(iter(token_ids(*sources)), None)
+
+
+def eos_token_ids(
+    generation: Mapping[str, Any], config: Mapping[str, Any], extra: Iterable[int] = ()
+) -> tuple[int, ...]:
+    """Every id that ends a generation: of the generation config, of the model config, and `extra`."""
+    return token_ids(generation.get("eos_token_id"), config.get("eos_token_id"), *extra)
