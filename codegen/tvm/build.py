@@ -7,6 +7,7 @@ TVM runtime.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tempfile
@@ -20,6 +21,8 @@ from inferir.ir.target import Target
 
 LIBRARY_VARIABLE = "LLVM_LIBRARY"
 """Name under which module text finds the LLVM helper text, for its one `pragma_import_llvm` attribute."""
+
+_PLACE = re.compile(r"--> <str>:(\d+):")
 
 
 def _lower(mod: Any, target: Any) -> Any:
@@ -51,8 +54,16 @@ def compile_object(source: str, target: Target) -> Any:
         llvm = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu, "mattr": [f"+{f}" for f in target.features]})
         return tvm.get_global_func("target.build.llvm")(_lower(mod, llvm), llvm)
     except Exception as error:
-        reason = str(error).strip().splitlines()
-        raise CodegenError(f"TVM refused the module: {reason[0] if reason else type(error).__name__}") from error
+        raise CodegenError(f"TVM refused the module: {_reason(error, source)}") from error
+
+
+def _reason(error: Exception, source: str) -> str:
+    """One line for an exception of the parser or code generator; for a parse error with the line it points at."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    place = next((m for m in map(_PLACE.search, lines) if m), None)
+    if place is None:
+        return lines[0]
+    return f"{lines[0]} in line {place[1]}: {source.splitlines()[int(place[1]) - 1].strip()}"
 
 
 def build_module(source: str, target: Target) -> bytes:

@@ -37,8 +37,9 @@ def call(name: str, lanes: int, *args: str) -> str:
 def sync(name: str, *args: str) -> str:
     """The TIR expression that calls a pointer, atomic or system-call helper."""
     result = SYNC[name][0]
-    kind = "T.call_pure_extern" if name == "inf_ptr" else "T.call_extern"
-    return f"{kind}({', '.join([repr(result), repr(name), *args])})".replace("'", '"')
+    kind = "T.call_pure_extern" if name in ("inf_ptr", "inf_addr", "inf_dispatch_address") else "T.call_extern"
+    arguments = ", ".join([f'"{result}"', f'"{name}"', *args])
+    return f"{kind}({arguments})"
 
 
 def library(names: Iterable[str], features: frozenset[str]) -> str:

@@ -29,10 +29,31 @@ def _futex(name: str, command: int) -> str:
 SYNC: dict[str, tuple[str, str, str]] = {
     # name: (TIR result type, needed declaration or "", text)
     "inf_ptr": ("handle", "", _function("ptr", "inf_ptr", "i64 %a", "%r = inttoptr i64 %a to ptr", "ret ptr %r")),
+    "inf_addr": ("int64", "", _function("i64", "inf_addr", "ptr %p", "%r = ptrtoint ptr %p to i64", "ret i64 %r")),
+    "inf_dispatch_address": (
+        "int64",
+        "declare i32 @inferir_dispatch(ptr, i32, ptr, ptr)",
+        _function("i64", "inf_dispatch_address", "", "%r = ptrtoint ptr @inferir_dispatch to i64", "ret i64 %r"),
+    ),
+    "inf_stamp": (
+        "int32",
+        "declare i64 @llvm.readcyclecounter()",
+        _function(
+            "i32",
+            "inf_stamp",
+            "i64 %a, i32 %i",
+            "%p = inttoptr i64 %a to ptr",
+            "%n = sext i32 %i to i64",
+            "%q = getelementptr i64, ptr %p, i64 %n",
+            "%t = call i64 @llvm.readcyclecounter()",
+            "store i64 %t, ptr %q, align 8",
+            "ret i32 0",
+        ),
+    ),
     "inf_load_i32": (
         "int32",
         "",
-        _function("i32", "inf_load_i32", "ptr %p", "%r = load atomic i32, ptr %p acquire, align 4", "ret i32 %r"),
+        _function("i32", "inf_load_i32", "ptr %p", "%r = load atomic i32, ptr %p seq_cst, align 4", "ret i32 %r"),
     ),
     "inf_store_i32": (
         "int32",
@@ -49,7 +70,7 @@ SYNC: dict[str, tuple[str, str, str]] = {
     "inf_load_i64": (
         "int64",
         "",
-        _function("i64", "inf_load_i64", "ptr %p", "%r = load atomic i64, ptr %p acquire, align 8", "ret i64 %r"),
+        _function("i64", "inf_load_i64", "ptr %p", "%r = load atomic i64, ptr %p seq_cst, align 8", "ret i64 %r"),
     ),
     "inf_store_i64": (
         "int32",

@@ -38,11 +38,20 @@ class Param:
 
 
 @dataclass(frozen=True)
+class PrivateFunction:
+    """A private PrimFunc that several kernels of a module may share; the same name must mean the same text."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True)
 class ChunkKernel:
     """A kernel in text form.
 
     `chunks` is a TIR expression over `n_t`, `n_s`, `n_r`, `n_a`: the number of chunks of one run (0 is allowed).
-    `scratch_bytes` is the scratch memory each thread must provide.
+    `scratch_bytes` is the scratch memory each thread must provide. `shared` are functions the text calls that other
+    kernels may call too; a module holds each of them once.
     """
 
     name: str
@@ -50,11 +59,12 @@ class ChunkKernel:
     source: str
     chunks: str
     scratch_bytes: int = 0
+    shared: tuple[PrivateFunction, ...] = ()
 
     @property
     def lib(self) -> frozenset[str]:
         """Names of the LLVM helper functions the text calls."""
-        return helper_names(self.source)
+        return helper_names(self.source).union(*(helper_names(f.source) for f in self.shared))
 
 
 class Writer:

@@ -1,13 +1,16 @@
 """What the kernel tests share: instruction sets this machine can run, aligned arrays, building and loading modules."""
 
 import ctypes
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from inferir.codegen.tvm import pool
 from inferir.codegen.tvm.build import build_module
+from inferir.codegen.tvm.source import ChunkKernel
 from inferir.ir.target import TARGETS, Target, host_features, missing_features
 
 _HAVE = host_features()
@@ -58,3 +61,60 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Target], ct
         return loaded[key]
 
     return build_and_load
+
+
+class StepRunner:
+    """Builds kernels into one module and runs steps on numpy arrays, with worker threads: a host side for tests."""
+
+    def __init__(self, kernels: Sequence[ChunkKernel], library: ctypes.CDLL, workers: int, spin: int = 200) -> None:
+        self._library = library
+        self._words = pool.row_words(kernels)
+        size = pool.scratch_bytes(kernels)
+        self._scratch = _aligned(np.zeros(size * (workers + 1), np.uint8))
+        self.ctrl = _aligned(np.zeros(pool.CTRL_WORDS, np.int64))
+        self._counts = _aligned(np.zeros(8, np.int32))
+        self.ctrl[[pool.WORKERS, pool.SPIN, pool.SCRATCH, pool.SCRATCH_BYTES]] = (
+            workers,
+            spin,
+            self._scratch.ctypes.data,
+            size,
+        )
+        ctrl = ctypes.c_void_p(self.ctrl.ctypes.data)
+        self._threads = [
+            threading.Thread(target=library.inferir_worker, args=(ctrl, ctypes.c_int32(i + 1)), daemon=True)
+            for i in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def table(self, operations: Sequence[tuple[int, Sequence[np.ndarray]]]) -> np.ndarray:
+        """The operation table: kernel numbers and arrays (which the caller keeps alive)."""
+        table = _aligned(np.zeros((len(operations), self._words), np.int64))
+        for row, (kernel, arrays) in zip(table, operations, strict=True):
+            row[: 1 + len(arrays)] = [kernel, *(a.ctypes.data for a in arrays)]
+        return table
+
+    def step(self, table: np.ndarray, n_t: int = 0, n_s: int = 0, n_r: int = 0, n_a: int = 0) -> None:
+        self._counts[:4] = (n_t, n_s, n_r, n_a)
+        pointers = [ctypes.c_void_p(a.ctypes.data) for a in (table, self.ctrl, self._counts)]
+        self._library.inferir_step(pointers[0], len(table), self._words, pointers[1], pointers[2])
+
+    def close(self) -> None:
+        self._library.inferir_stop(ctypes.c_void_p(self.ctrl.ctypes.data))
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def runner(load: Callable[[str, Target], ctypes.CDLL]) -> Iterator[Callable[..., StepRunner]]:
+    """`runner(kernels, target, workers=0)`: kernels built into a module, ready to run; workers stop at the end."""
+    opened: list[StepRunner] = []
+
+    def open_runner(kernels: Sequence[ChunkKernel], target: Target, workers: int = 0, **options: int) -> StepRunner:
+        opened.append(StepRunner(kernels, load(pool.bucket_module_source(kernels), target), workers, **options))
+        return opened[-1]
+
+    yield open_runner
+    for r in opened:
+        r.close()

@@ -1,0 +1,73 @@
+"""Register-tiled inner products: private PrimFuncs shared by every matmul of a module.
+
+`NAME(x, w, acc, x_stride, steps)` computes `rows` x `vectors * 16` accumulators over all of K and stores them:
+
+    acc[r * 64 + c] = sum over k of x[r * x_stride + k] * w[k * 64 + c]
+
+for bf16 with pairs: `x` and `w` are int32 (two bf16), `steps` is K / 2, and each step adds the two products of a pair.
+One loop over K in order, whatever the tile size, so a row's result does not depend on which variant computed it.
+"""
+
+from __future__ import annotations
+
+from inferir.codegen.tvm.llvm_lib import call
+from inferir.codegen.tvm.source import PrivateFunction, Writer
+from inferir.ir.errors import CodegenError
+
+BLOCK = 64
+"""Output columns of one packed weight block."""
+
+MEMORY = {"bf16": "int32", "f32": "float32"}
+"""TIR element type of one K step: a bf16 pair or one float."""
+
+
+def accumulators(dtype: str, features: frozenset[str]) -> int:
+    """How many accumulator vectors of 16 floats leave enough registers for the operands."""
+    if "avx512f" not in features:
+        return 4 if dtype == "bf16" else 6
+    return 24 if dtype == "f32" or "avx512bf16" in features else 16
+
+
+def tall_rows(dtype: str, features: frozenset[str]) -> int:
+    """Rows of the tile with the fewest loads per product: 4 vectors wide, or 2 with AVX2's registers."""
+    return accumulators(dtype, features) // (4 if "avx512f" in features else 2)
+
+
+def tile_vectors(rows: int, dtype: str, features: frozenset[str]) -> int:
+    """The widest tile of `rows` rows that stays in registers: 4, 2 or 1 vectors."""
+    return next(v for v in (4, 2, 1) if rows * v <= accumulators(dtype, features) or v == 1)
+
+
+def micro_kernel(dtype: str, rows: int, vectors: int) -> PrivateFunction:
+    """The function for one tile shape; `dtype` is "bf16" or "f32"."""
+    if dtype not in MEMORY:
+        raise CodegenError(f"matmul: no micro-kernel for {dtype}")
+    name = f"mm_{dtype}_{rows}x{vectors}"
+    kind = MEMORY[dtype]
+    vector = f"{kind}x16"
+    w = Writer()
+    w.line("@T.prim_func(private=True)")
+    head = f'x: T.handle("{kind}"), w: T.handle("{kind}"), acc: T.handle("float32"), x_stride: T.int32, steps: T.int32'
+    with w.block(f"def {name}({head}) -> T.int32:"):
+        w.line('T.func_attr({"tirx.noalias": True})')
+        for buffer, data, element in (("X", "x", kind), ("W", "w", kind), ("ACC", "acc", "float32")):
+            w.line(f'{buffer} = T.decl_buffer((1,), "{element}", data={data})')
+        # Register tiles: constant indices after unrolling, so LLVM keeps every vector of `a` in a register.
+        stack = 'annotations={"disable_lower_builtin": True}'
+        w.line(f'a = T.alloc_buffer(({rows * vectors}, 16), "float32", {stack})')
+        lane = "T.ramp(0, 1, 16)"
+        with w.block(f"for i in T.unroll({rows * vectors}):"):
+            w.line(f"a[i, {lane}] = T.broadcast(T.float32(0), 16)")
+        with w.block("for k in range(steps):"):
+            for v in range(vectors):
+                w.line(f"w{v}: T.let[T.{vector}] = W[T.ramp(k * {BLOCK} + {16 * v}, 1, 16)]")
+            with w.block(f"for r in T.unroll({rows}):"):
+                w.line(f"xr: T.let[T.{vector}] = T.broadcast(X[x_stride * r + k], 16)")
+                for v in range(vectors):
+                    c = f"a[r * {vectors} + {v}, {lane}]"
+                    dot = ("inf_dot_bf16", c, "xr", f"w{v}") if dtype == "bf16" else ("inf_fma", "xr", f"w{v}", c)
+                    w.line(f"{c} = {call(dot[0], 16, *dot[1:])}")
+        with w.block(f"for r in T.unroll({rows}):"), w.block(f"for v in T.unroll({vectors}):"):
+            w.line(f"ACC[T.ramp({BLOCK} * r + 16 * v, 1, 16)] = a[r * {vectors} + v, {lane}]")
+        w.line("return T.int32(0)")
+    return PrivateFunction(name, w.text())

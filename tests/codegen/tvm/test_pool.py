@@ -1,0 +1,129 @@
+"""The step driver: every chunk runs exactly once, operations run in order, with any number of workers."""
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferir.codegen.tvm import pool
+from inferir.codegen.tvm.build import build_module
+from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Writer, entry_head
+from inferir.ir.errors import CodegenError
+from inferir.ir.target import Target
+
+
+def _kernel(name: str, chunks: str, statement: str) -> ChunkKernel:
+    """A kernel on int32 arrays X and Y."""
+    params = (Param("x", "int32"), Param("y", "int32"))
+    w = Writer()
+    w.line("@T.prim_func(private=True)")
+    with w.block(entry_head(name, params)):
+        w.line('X = T.decl_buffer((1,), "int32", data=x)')
+        w.line('Y = T.decl_buffer((1,), "int32", data=y)')
+        w.line(statement)
+        w.line("return T.int32(0)")
+    return ChunkKernel(name, params, w.text(), chunks)
+
+
+def _add(name: str, chunks: str, amount: int) -> ChunkKernel:
+    """y[chunk] = x[chunk] + amount."""
+    return _kernel(name, chunks, f"Y[chunk] = X[chunk] + {amount}")
+
+
+def _sum(name: str) -> ChunkKernel:
+    """One chunk that sums x over n_t and stores it in y[0..n_t)."""
+    params = (Param("x", "int32"), Param("y", "int32"))
+    w = Writer()
+    w.line("@T.prim_func(private=True)")
+    with w.block(entry_head(name, params)):
+        w.line('X = T.decl_buffer((1,), "int32", data=x)')
+        w.line('Y = T.decl_buffer((1,), "int32", data=y)')
+        w.line('S = T.decl_buffer((1,), "float32", data=scratch)')
+        w.line("S[0] = T.float32(0)")
+        with w.block("for i in range(n_t):"):
+            w.line('S[0] = S[0] + T.cast(X[i], "float32")')
+        with w.block("for i in range(n_t):"):
+            w.line('Y[i] = T.cast(S[0], "int32")')
+        w.line("return T.int32(0)")
+    return ChunkKernel(name, params, w.text(), "1", 64)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("spin", [0, 500])
+def test_many_steps_are_exact(
+    host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray], workers: int, spin: int
+) -> None:
+    """Each operation reads what the one before wrote, so a chunk that is lost, doubled or early changes the result."""
+    kernels = [_add("add3", "n_t", 3), _sum("total"), _add("add5", "n_t + n_s * 0", 5)]
+    run = runner(kernels, host, workers, spin=spin)
+    buffers = [aligned(np.zeros(300, np.int32)) for _ in range(4)]
+    order = [(0, 0, 1), (2, 1, 2), (0, 2, 3), (1, 3, 1), (2, 1, 0)]
+    table = run.table([(k, (buffers[a], buffers[b])) for k, a, b in order])
+    rng = np.random.default_rng(0)
+    for count in [1, 2, 300, *rng.integers(1, 300, 200)]:
+        x = rng.integers(0, 9, count)
+        buffers[0][:count] = x
+        for other in buffers[1:]:
+            other[:] = -1
+        run.step(table, n_t=int(count))
+        np.testing.assert_array_equal(buffers[3][:count], x + 11)
+        np.testing.assert_array_equal(buffers[0][:count], (x + 11).sum() + 5)
+        assert (buffers[2][count:] == -1).all()
+
+
+def test_workers_serve_the_modules_of_several_buckets(
+    host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray], tmp_path: Path
+) -> None:
+    run = runner([_add("first", "n_t", 1)], host, 2)
+    other = tmp_path / "other.so"
+    other.write_bytes(build_module(pool.bucket_module_source([_add("second", "n_t", 100)]), host))
+    second = ctypes.CDLL(str(other))
+    x, y = (aligned(np.zeros(64, np.int32)) for _ in range(2))
+    table, counts = run.table([(0, (x, y))]), aligned(np.array([64, 0, 0, 0, 0, 0, 0, 0], np.int32))
+    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (table, run.ctrl, counts)]
+    for _ in range(200):
+        run.step(table, n_t=64)
+        assert (y == 1).all()
+        second.inferir_step(pointers[0], 1, table.shape[1], pointers[1], pointers[2])
+        assert (y == 100).all()
+
+
+def test_time_stamps(host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray]) -> None:
+    run = runner([_add("add1", "n_t", 1)], host)
+    x, y, stamps = (aligned(np.zeros(64, np.int64)) for _ in range(3))
+    run.ctrl[pool.PROFILE] = stamps.ctypes.data
+    run.step(run.table([(0, (x, y))] * 3), n_t=2)
+    assert (np.diff(stamps[:4]) > 0).all()
+    assert (stamps[4:] == 0).all()
+
+
+def test_the_module_needs_nothing_from_outside(host: Target, tmp_path: Path) -> None:
+    path = tmp_path / "module.so"
+    path.write_bytes(build_module(pool.bucket_module_source([_add("add1", "n_t", 1)]), host))
+    text = path.read_bytes()
+    assert b"TVM" not in text
+    assert b"libc" not in text
+    library = ctypes.CDLL(str(path))
+    for name in ("inferir_step", "inferir_dispatch", "inferir_worker", "inferir_stop"):
+        assert hasattr(library, name)
+
+
+def test_row_words_and_scratch_fit_all_kernels() -> None:
+    wide = ChunkKernel("wide", tuple(Param(f"p{i}", "int32") for i in range(9)), "", "1", 130)
+    assert pool.row_words([wide, _sum("total")]) == 16
+    assert pool.row_words([_sum("total")]) == 8
+    assert pool.scratch_bytes([wide, _sum("total")]) == 192
+
+
+def test_clashing_names_are_refused() -> None:
+    a, b = _add("same", "n_t", 1), _add("same", "n_t", 2)
+    with pytest.raises(CodegenError, match="'same'"):
+        pool.bucket_module_source([a, b])
+    with pytest.raises(CodegenError, match="twice"):
+        pool.bucket_module_source([a, a])
+    shared = [ChunkKernel(f"k{i}", (), "", "1", 0, (PrivateFunction("f", f"text {i}"),)) for i in range(2)]
+    with pytest.raises(CodegenError, match="'f'"):
+        pool.bucket_module_source(shared)
