@@ -67,12 +67,12 @@ class Evaluator:
         return Evaluator(self.row_symbol, self.memory, out, self.leaf, self.counter)
 
     def let(self, text: str, dtype: str, lanes: int) -> str:
-        """Bind an expression to a fresh name; predicates stay in place, TVMScript cannot name their vectors."""
+        """Bind an expression to a fresh name; predicates stay in place, TVM cannot bind vectors of them."""
         if dtype == "bool":
             return f"({text})"
         self.counter += 1
         name = f"v{self.counter}"
-        self.out.line(f"{name}: T.let[T.{vtype(dtype, lanes)}] = {text}")
+        self.out.line(f"{name}: T.let = {text}")
         return name
 
     def value(self, v: Value, row: str, index: Index, lanes: int) -> str:

@@ -175,7 +175,7 @@ class _RowKernel:
         count = count_name(self.row)
         inner = Writer(3)
         self._rows(inner)
-        out = Writer(1)
+        out = Writer()
         out.line("@T.prim_func(private=True)")
         with out.block(entry_head(self.name, self.params)):
             out.line('T.func_attr({"tirx.noalias": True})')

@@ -1,0 +1,183 @@
+"""Weights of an artifact: recipes evaluated once and written as a safetensors file.
+
+Every tensor starts at a multiple of 64 bytes.
+
+A recipe is a small graph over checkpoint tensors (concatenate, pack, tabulate …) with one output. Code and weights are
+independent: the same kernels serve every checkpoint of an architecture.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache as cache_function
+from pathlib import Path
+from typing import Any
+
+from inferir.codegen.cache import CompileCache, Entry
+from inferir.ir.cache_key import CacheKey, source_hash
+from inferir.ir.dtypes import DType, torch_dtype
+from inferir.ir.errors import ArtifactError
+from inferir.ir.graph import Graph, structural_text
+from inferir.ir.interpreter import interpret
+from inferir.ir.manifest import ALIGNMENT, TensorRecord
+from inferir.ir.types import TensorType
+
+LoadTensor = Callable[[str], Any]
+Progress = Callable[[int, int], None]
+
+KIND = "weight"
+
+_SAFETENSORS = {
+    DType.F64: "F64",
+    DType.F32: "F32",
+    DType.BF16: "BF16",
+    DType.F16: "F16",
+    DType.I64: "I64",
+    DType.I32: "I32",
+    DType.I16: "I16",
+    DType.I8: "I8",
+    DType.U8: "U8",
+    DType.BOOL: "BOOL",
+}
+
+
+def _layout(types: Mapping[str, TensorType]) -> tuple[bytes, dict[str, int], int]:
+    """Header bytes, offset of every tensor from the start of the data, and size of the data.
+
+    The format allows no holes, so the padding between tensors is tensors too, named `__pad.N`.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "inferir"}}
+    offsets: dict[str, int] = {}
+    at = 0
+    for i, (name, type_) in enumerate(types.items()):
+        offsets[name] = at
+        end = at + type_.nbytes({})
+        header[name] = {
+            "dtype": _SAFETENSORS[type_.dtype],
+            "shape": list(type_.concrete({})),
+            "data_offsets": [at, end],
+        }
+        at = end
+        pad = -at % ALIGNMENT
+        if pad:
+            header[f"__pad.{i}"] = {"dtype": "U8", "shape": [pad], "data_offsets": [at, at + pad]}
+            at += pad
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % ALIGNMENT)
+    return struct.pack("<Q", len(text)) + text, offsets, at
+
+
+@dataclass(frozen=True)
+class WeightCache:
+    """Finished tensors in the compile cache, one entry each, by recipe and content of the checkpoint."""
+
+    cache: CompileCache
+    checkpoint: str
+    dtype: DType
+
+    def key(self, name: str, recipe: Graph | None) -> CacheKey:
+        text = f"checkpoint {name}" if recipe is None else structural_text(recipe)
+        return CacheKey(
+            {
+                "checkpoint": self.checkpoint,
+                "dtype": self.dtype.value,
+                "recipe": text,
+                "interpreter": _interpreter_hash(),
+                "torch": importlib.metadata.version("torch"),
+            }
+        )
+
+
+@cache_function
+def _interpreter_hash() -> str:
+    here = Path(source_hash.__code__.co_filename).resolve().parent
+    return source_hash([here / "ops", here / "interpreter.py"])
+
+
+def evaluate_recipe(recipe: Graph, load: LoadTensor) -> Any:
+    """The tensor a recipe describes. `load(name)` gives checkpoint tensors."""
+    names = recipe.weights()
+    (out,) = interpret(recipe, {}, {name: load(name) for name in names}).values()
+    return out.contiguous()
+
+
+def write_weights(
+    path: Path,
+    types: Mapping[str, TensorType],
+    recipes: Mapping[str, Graph],
+    load: LoadTensor,
+    store: WeightCache,
+    progress: Progress | None = None,
+) -> None:
+    """Write every tensor of `types` to the safetensors file `path`: by its recipe, else from the checkpoint as it is.
+
+    `store` keeps finished tensors; `load` is called only for those it lacks. The file is written under a temporary name
+    and renamed. Raises `ArtifactError` naming file and reason (disk full, say), leaving nothing.
+    """
+    head, offsets, total = _layout(types)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(head)
+            for done, (name, type_) in enumerate(types.items()):
+                file.seek(len(head) + offsets[name])
+                file.write(_content(name, type_, recipes.get(name), load, store))
+                if progress is not None:
+                    progress(done + 1, len(types))
+            file.truncate(len(head) + total)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _content(name: str, type_: TensorType, recipe: Graph | None, load: LoadTensor, store: WeightCache) -> bytes:
+    """The bytes of one tensor, from the store or computed now."""
+    key = store.key(name, recipe)
+    found = store.cache.get(KIND, key)
+    if isinstance(found, Entry):
+        return found.files["tensor"]
+    import torch
+
+    with torch.no_grad():
+        tensor = evaluate_recipe(recipe, load) if recipe is not None else load(name).contiguous()
+    if tuple(tensor.shape) != type_.concrete({}) or tensor.dtype != torch_dtype(type_.dtype):
+        raise ArtifactError(f"weight {name!r} is {tensor.dtype}{list(tensor.shape)}, expected {type_}")
+    content = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+    if store.cache.root is not None and not store.cache.readonly:
+        store.cache.put(KIND, key, {"tensor": content})
+    return content
+
+
+def read_index(path: Path, relative: str) -> dict[str, TensorRecord]:
+    """Records of the tensors in a file made by `write_weights`, under the artifact-relative name `relative`."""
+    by_name = {v: k for k, v in _SAFETENSORS.items()}
+    with open(path, "rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(size))
+    records = {}
+    for name, entry in header.items():
+        if name.startswith("__"):
+            continue
+        start, end = entry["data_offsets"]
+        records[name] = TensorRecord(
+            file=relative,
+            offset=8 + size + start,
+            nbytes=end - start,
+            dtype=by_name[entry["dtype"]],
+            shape=tuple(entry["shape"]),
+        )
+    return records
+
+
+def total_bytes(types: Iterable[TensorType]) -> int:
+    """Bytes that tensors take in a weight file, padding included."""
+    return sum(t.nbytes({}) + -t.nbytes({}) % ALIGNMENT for t in types)

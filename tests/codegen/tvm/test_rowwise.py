@@ -1,0 +1,122 @@
+"""Row-wise kernels against the reference interpreter on their own bodies."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from tests.codegen.tvm import bodies
+from tests.codegen.tvm.bodies import CASES, Case
+
+from inferir.codegen.tvm.rowwise import rowwise_kernel
+from inferir.ir.dims import S, T
+from inferir.ir.dtypes import DType
+from inferir.ir.errors import CodegenError
+from inferir.ir.graph import Builder, Graph
+from inferir.ir.interpreter import run_body
+from inferir.ir.target import Target
+from inferir.ir.types import TensorType
+
+Run = Callable[..., list[torch.Tensor]]
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _tensor(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+    out = torch.from_numpy(array)
+    return out.view(torch.bfloat16) if like.dtype == torch.bfloat16 else out
+
+
+@pytest.fixture
+def run(runner: Callable, aligned: Callable) -> Run:
+    """Run a case's kernel for the given target; returns the body's outputs in order."""
+
+    def go(case: Case, target: Target, workers: int = 0) -> list[torch.Tensor]:
+        kernel = rowwise_kernel("k", case.body)
+        reference = run_body(case.body, case.tensors)
+        arrays = [aligned(_array(t)) for t in case.tensors]
+        results = []
+        for value, want in zip(case.body.outputs, reference, strict=True):
+            if value.op == "kv.write":
+                results.append(arrays[case.body.inputs.index(value.node.operands[0])])
+            else:
+                arrays.append(aligned(np.zeros_like(_array(want.contiguous()))))
+                results.append(arrays[-1])
+        step = runner([kernel], target, workers)
+        step.step(step.table([(0, arrays)]), n_t=case.rows, n_r=case.rows)
+        return [_tensor(a, t) for a, t in zip(results, reference, strict=True)]
+
+    return go
+
+
+def _close(got: torch.Tensor, want: torch.Tensor) -> None:
+    if want.dtype == torch.bfloat16:
+        torch.testing.assert_close(got, want, rtol=2**-7, atol=2**-8)
+    else:
+        torch.testing.assert_close(got, want, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16], ids=lambda d: d.value)
+@pytest.mark.parametrize("name", CASES)
+def test_kernel_matches_the_reference(name: str, dtype: DType, run: Run, host: Target) -> None:
+    torch.manual_seed(0)
+    case = CASES[name](dtype)
+    for got, want in zip(run(case, host), run_body(case.body, case.tensors), strict=True):
+        _close(got, want)
+
+
+@pytest.mark.parametrize("name", ["add_norm", "rotary_kv_partial"])
+def test_every_target_computes_the_same(name: str, run: Run, target: Target) -> None:
+    torch.manual_seed(1)
+    case = CASES[name](DType.BF16)
+    for got, want in zip(run(case, target), run_body(case.body, case.tensors), strict=True):
+        _close(got, want)
+
+
+def test_rows_do_not_depend_on_their_number_or_on_threads(run: Run, host: Target) -> None:
+    torch.manual_seed(2)
+    many = bodies.norm(DType.F32, width=333, rows=200)
+    whole = run(many, host, workers=2)[0]
+    alone = run(Case(many.body, [many.tensors[0][77:78].clone(), many.tensors[1]], 1), host)[0]
+    assert torch.equal(whole[77:78], alone)
+
+
+def test_drawn_tokens_equal_the_reference(run: Run, host: Target) -> None:
+    torch.manual_seed(3)
+    case = bodies.draw()
+    assert torch.equal(run(case, host)[0], run_body(case.body, case.tensors)[0])
+
+
+def test_equal_maxima_give_the_first(run: Run, host: Target) -> None:
+    case = bodies.draw(rows=3, vocab=64, valid=50)
+    case.tensors[0][:] = 0
+    case.tensors[0][1, 30] = case.tensors[0][1, 41] = 2.0
+    case.tensors[1][:] = 0
+    assert run(case, host)[0].tolist() == [0, 30, 0]
+
+
+def test_a_padded_vocabulary_is_never_drawn(run: Run, host: Target) -> None:
+    case = bodies.draw(rows=200, vocab=128, valid=100)
+    assert int(run(case, host)[0].max()) < 100
+
+
+def _body(op: str, *types: TensorType, **attrs: object) -> Graph:
+    b = Builder()
+    inputs = tuple(b.input(f"x{i}", t) for i, t in enumerate(types))
+    return Graph(inputs, (b.op(op, *inputs, **attrs),))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (_body("tensor.sum", TensorType((T, 4, 8), DType.F32), dims=(1,), keepdim=False), "tensor.sum over axes"),
+        (_body("tensor.exp", TensorType((T, 8), DType.F64)), "f64"),
+        (_body("tensor.exp", TensorType((S, 8), DType.F32)), "no run-time count"),
+        (_body("tensor.permute", TensorType((T, 8, 4), DType.F32), perm=(1, 0, 2)), "row axis"),
+    ],
+)
+def test_what_has_no_row_form_is_refused_by_name(body: Graph, message: str) -> None:
+    with pytest.raises(CodegenError, match=message):
+        rowwise_kernel("k", body)
