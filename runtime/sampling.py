@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import math
 import secrets
 from collections.abc import Mapping
@@ -115,12 +116,12 @@ _OFF: dict[str, tuple[Any, ...]] = {
 
 
 def seed_i32(seed: int | None) -> int:
-    """The 32-bit seed that kernels take: all bits of `seed` folded together, or a random one for None."""
+    """The 32-bit seed that kernels take: `seed` itself if it fits, else a hash of it; a random one for None."""
     if seed is None:
-        bits = secrets.randbits(32)
-    else:
-        bits = (seed ^ (seed >> 32)) & 0xFFFFFFFF
-    return bits - (1 << 32) if bits >= 1 << 31 else bits
+        return secrets.randbits(32) - (1 << 31)
+    if -(1 << 31) <= seed < 1 << 31:
+        return seed
+    return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=4).digest(), "little", signed=True)
 
 
 def _integer(name: str, value: object, low: int, high: int | None = None) -> None:

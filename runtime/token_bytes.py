@@ -29,7 +29,7 @@ class TokenBytes:
     def __getitem__(self, index: int) -> bytes:
         found = self._known.get(index)
         if found is None:
-            token = self._tokenizer.id_to_token(index) if index >= 0 else None
+            token = self._tokenizer.id_to_token(index) if 0 <= index < 1 << 32 else None
             found = b"" if token is None else self._convert(token)
             self._known[index] = found
         return found

@@ -1,0 +1,99 @@
+"""Parameters: what is refused, by name, and how seeds become 32 bits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from inferir.ir.errors import RequestError
+from inferir.runtime.sampling import SamplingParams, seed_i32
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", 0),
+        ("max_tokens", -1),
+        ("max_tokens", 1.5),
+        ("max_tokens", True),
+        ("max_tokens", "8"),
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
+        ("temperature", "0.5"),
+        ("temperature", True),
+        ("temperature", None),
+        ("seed", 1.0),
+        ("seed", 2**64),
+        ("stop", ""),
+        ("stop", ["", "x"]),
+        ("stop", [1]),
+        ("stop", 5),
+        ("stop", ["x"] * 65),
+        ("stop", "x" * 1025),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", [1.5]),
+        ("stop_token_ids", [True]),
+        ("stop_token_ids", 3),
+        ("ignore_eos", 1),
+        ("skip_special_tokens", "no"),
+        ("n", 2),
+        ("n", True),
+        ("top_p", 0.9),
+        ("top_k", 40),
+        ("min_p", 0.1),
+        ("min_tokens", 3),
+        ("presence_penalty", 0.5),
+        ("frequency_penalty", 0.5),
+        ("repetition_penalty", 1.1),
+        ("logit_bias", {"5": 1.0}),
+        ("bad_words", ["x"]),
+        ("allowed_token_ids", [1]),
+        ("logprobs", 0),
+        ("prompt_logprobs", 1),
+    ],
+)
+def test_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(RequestError, match=field) as e:
+        SamplingParams(**{field: value})
+    assert e.value.field == field
+    assert "\n" not in str(e.value)
+
+
+def test_values_that_switch_a_parameter_off_are_accepted() -> None:
+    SamplingParams(
+        n=1,
+        top_p=1,
+        top_k=-1,
+        min_p=0,
+        repetition_penalty=1.0,
+        presence_penalty=0,
+        frequency_penalty=0.0,
+        logprobs=None,
+        bad_words=[],
+        logit_bias={},
+    )
+
+
+def test_normal_form() -> None:
+    params = SamplingParams(stop="x", stop_token_ids=[3, 3, 5], temperature=0, max_tokens=None)
+    assert (params.stop_strings, params.stop_ids, params.greedy) == (("x",), {3, 5}, True)
+    assert SamplingParams(stop=[]).stop_strings == SamplingParams(stop=None).stop_strings == ()
+
+
+def test_parse() -> None:
+    params = SamplingParams.parse({"max_tokens": None, "temperature": None, "seed": 3, "stop": ["a"]})
+    assert (params.max_tokens, params.temperature, params.seed, params.stop_strings) == (None, 1.0, 3, ("a",))
+    with pytest.raises(RequestError, match=r"'temprature'; did you mean temperature\?") as e:
+        SamplingParams.parse({"temprature": 0})
+    assert e.value.field == "temprature"
+
+
+def test_seeds_are_32_bits_and_all_bits_count() -> None:
+    assert [seed_i32(s) for s in (7, -1, 2**31 - 1)] == [7, -1, 2**31 - 1]
+    seeds = [seed_i32(s) for s in (0, 1, 2**31, 2**32, 2**40, 2**63, -5)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(-(2**31) <= s < 2**31 for s in [*seeds, *(seed_i32(None) for _ in range(20))])
+    assert len({seed_i32(None) for _ in range(8)}) == 8
