@@ -27,8 +27,8 @@ class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of a traced model; every id in `eos_token_ids` ends a generation.
 
-    max_position_embeddings: the longest sequence the model was made for (0 = not stated); position_limit: the rows of
-    its position tables, beyond which it cannot run (0 = it has none).
+    max_position_embeddings: the longest sequence the model can serve (0 = not stated). position_limit: a length beyond
+    which it cannot run as captured (0 = none), and position_limit_reason says why.
     parameters: number of weight elements, tied ones counted once.
     """
 
@@ -41,6 +41,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[LayerFacts, ...]
     max_position_embeddings: int
     position_limit: int
+    position_limit_reason: str
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     pad_token_id: int | None

@@ -8,12 +8,12 @@ tokens.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import hashlib
 import importlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from inferir.frontend.huggingface import api, one_line, quiet
@@ -52,7 +52,8 @@ def _reader_class() -> type[Any]:
 
 
 def _identity(path: Any) -> tuple[str, int, int]:
-    stat = Path(path).stat()
+    path = Path(path).resolve()
+    stat = path.stat()
     return str(path), stat.st_size, stat.st_mtime_ns
 
 
@@ -64,6 +65,12 @@ def _open(identity: tuple[str, int, int]) -> Any:
 @functools.lru_cache(maxsize=1)
 def _metadata(identity: tuple[str, int, int], load: Any) -> Any:
     return load(identity[0], return_tensors=False)
+
+
+def _without_vocabulary(reader: Any) -> Any:
+    """The reader's scalar fields and tensors: what loading weights needs."""
+    fields = {key: field for key, field in reader.fields.items() if not key.startswith("tokenizer.")}
+    return SimpleNamespace(fields=fields, tensors=reader.tensors)
 
 
 @contextlib.contextmanager
@@ -78,10 +85,12 @@ def reading(path: Path) -> Iterator[None]:
 
     def load(file: Any, return_tensors: bool = False, **options: Any) -> Any:
         if return_tensors:
+            gguf.GGUFReader = lambda file, mode="r": _without_vocabulary(_open(_identity(file)))
             return saved[2](file, return_tensors=True, **options)
-        return copy.deepcopy(_metadata(_identity(file), saved[2]))
+        gguf.GGUFReader = lambda file, mode="r": _open(_identity(file))
+        parsed = _metadata(_identity(file), saved[2])
+        return {part: dict(content) for part, content in parsed.items()}
 
-    gguf.GGUFReader = lambda file, mode="r": _open(_identity(file))
     gguf.get_tensor_name_map = functools.lru_cache(maxsize=4)(saved[1])
     loader.load_gguf_checkpoint, loader.tqdm = load, lambda items, **_: items
     try:

@@ -18,6 +18,16 @@ from inferir.ir.errors import FrontendError, ModelNotFoundError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?")
 HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py"]
+TOKENIZER_FILES = (
+    "*token*.json",
+    "chat_template*",
+    "generation_config.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+    "config.json",
+)
 
 DTYPES = {
     "float32": DType.F32,
@@ -88,27 +98,26 @@ class ModelSource:
         Reads no weights and imports neither torch nor transformers. Of a GGUF file the whole content counts.
         """
         if self.kind == "gguf":
-            content = hashlib.sha256()
-            with self.path.open("rb") as f:
-                while chunk := f.read(1 << 22):
-                    content.update(chunk)
-            body = content.hexdigest()
+            body = self._file_digest
         else:
             body = json.dumps([read_json(self.path / "config.json"), self.generation_config], sort_keys=True)
+            code = sorted(self.path.glob("*.py")) if self.trust_remote_code else []
+            body += "".join(f" {f.name} {hashlib.sha256(f.read_bytes()).hexdigest()}" for f in code)
         return hashlib.sha256(f"{self.kind} {self.dtype.value} {body}".encode()).hexdigest()
 
     def tokenizer_digest(self) -> str:
-        """Hex digest of the tokenizer's files; empty for GGUF, where `description_digest` covers the whole file."""
-        content = hashlib.sha256()
-        for file in _tokenizer_files(self.path) if self.kind == "folder" else ():
-            content.update(f"{file.name} {file.stat().st_size}\n".encode())
-            content.update(file.read_bytes())
-        return content.hexdigest() if self.kind == "folder" else ""
+        """Hex digest of the files that describe tokenizer, chat template and generation defaults."""
+        if self.kind == "gguf":
+            return self._file_digest
+        total = hashlib.sha256()
+        for file in sorted({f for pattern in TOKENIZER_FILES for f in self.path.glob(pattern) if f.is_file()}):
+            total.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+        return total.hexdigest()
 
-
-def _tokenizer_files(folder: Path) -> list[Path]:
-    names = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*", "vocab*", "merges.txt")
-    return sorted({p for pattern in (*names, "*.model", "*.tiktoken") for p in folder.glob(pattern) if p.is_file()})
+    @functools.cached_property
+    def _file_digest(self) -> str:
+        with self.path.open("rb") as f:
+            return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def read_json(file: Path) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from inferir.frontend.facts import LayerFacts, ModelFacts, eos_token_ids, first_
 from inferir.frontend.huggingface import quiet, skeleton, state_types, text_config, tied_names
 from inferir.frontend.importer import Imported, UnsupportedOperatorError, import_program
 from inferir.frontend.model import ModelSource
-from inferir.frontend.rope import check_rope
+from inferir.frontend.rope import check_rope, hold_frequencies, length_limit
 from inferir.frontend.weights import Weights, WeightSource, WeightWarning, resolve
 from inferir.ir.dims import numel, parse_dim
 from inferir.ir.dtypes import DType, from_torch, torch_dtype
@@ -115,6 +115,7 @@ def trace(source: ModelSource, max_model_len: int = 0, max_tokens: int = MAX_TOK
     dtype = torch_dtype(source.dtype)
     config = _untied_if_different(source)
     model = skeleton(config, dtype, trust_remote_code=source.trust_remote_code)
+    hold_frequencies(model)
     aliases = tied_names(model)
     imported = _capture(model, aliases, max_tokens)
     verify(imported.graph)
@@ -133,10 +134,10 @@ def trace(source: ModelSource, max_model_len: int = 0, max_tokens: int = MAX_TOK
 
 
 def check_length(facts: ModelFacts, max_model_len: int) -> None:
-    """Raise `FrontendError` if a position table is too short for sequences of `max_model_len` tokens."""
+    """Raise `FrontendError` if the capture is not valid for sequences of `max_model_len` tokens."""
     if facts.position_limit and max_model_len > facts.position_limit:
         raise FrontendError(
-            f"max_model_len {max_model_len} is beyond the model's table of {facts.position_limit} positions; lower it"
+            f"max_model_len {max_model_len} is more than {facts.position_limit}: {facts.position_limit_reason}"
         )
 
 
@@ -192,6 +193,8 @@ def _facts(source: ModelSource, config: Any, imported: Imported, expected: Mappi
         )
         for call in imported.attention
     )
+    limit, reason = _limit(config, imported.graph)
+    stated = int(getattr(part, "max_position_embeddings", 0) or getattr(part, "n_positions", 0) or 0)
     described = part.to_dict()
     generation = source.generation_config
     return ModelFacts(
@@ -202,16 +205,25 @@ def _facts(source: ModelSource, config: Any, imported: Imported, expected: Mappi
         vocab_size=int(parse_dim(str(logits.shape[-1]))),
         hidden_size=int(hidden),
         layers=layers,
-        max_position_embeddings=int(
-            getattr(part, "max_position_embeddings", 0) or getattr(part, "n_positions", 0) or 0
-        ),
-        position_limit=position_limit(imported.graph),
+        max_position_embeddings=min(stated or limit, limit or stated),
+        position_limit=limit,
+        position_limit_reason=reason,
         eos_token_ids=eos_token_ids(generation, described, token_ids(getattr(config, "eos_token_id", None))),
         bos_token_id=first_id(generation.get("bos_token_id"), described.get("bos_token_id")),
         pad_token_id=first_id(generation.get("pad_token_id"), described.get("pad_token_id")),
         parameters=sum(int(numel(t.shape)) for t in expected.values()),
         tie_word_embeddings=bool(getattr(part, "tie_word_embeddings", False)),
     )
+
+
+def _limit(config: Any, graph: Graph) -> tuple[int, str]:
+    """The longest sequence the capture is valid for, and why; (0, "") without limit."""
+    rows = position_limit(graph)
+    length, kind = length_limit(config)
+    limits = [(rows, f"the model has a table of {rows} positions")] if rows else []
+    if length:
+        limits.append((length, f"rope_type {kind!r} changes all frequencies of a sequence beyond {length} tokens"))
+    return min(limits, default=(0, ""))
 
 
 def position_limit(graph: Graph) -> int:

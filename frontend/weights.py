@@ -253,7 +253,7 @@ class Weights(Mapping[str, "torch.Tensor"]):
         self.constants = dict(constants)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        want = torch_dtype(self.types[name].dtype)
+        want = torch_dtype(self.types[name].dtype)  # raises KeyError for a name that the graph does not have
         if name in self.constants:
             return self.constants[name]
         tensor = self.source.load(self.names[name])
@@ -262,6 +262,10 @@ class Weights(Mapping[str, "torch.Tensor"]):
         if tensor.is_floating_point() != want.is_floating_point:
             raise WeightError(f"tensor {self.names[name]!r} is {tensor.dtype}, the model needs {want}")
         return tensor.to(want)
+
+    def load(self, name: str) -> torch.Tensor:
+        """The tensor under its graph name, in the graph's type; it must not be written to."""
+        return self[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.types)
