@@ -87,8 +87,8 @@ def _bucket_problems(m: Manifest, bucket: BucketRecord) -> Iterator[str]:
     if bucket.library not in m.files:
         yield f"{where} uses library {bucket.library!r}, which is not listed in files"
     kernels = {k.id: k for k in bucket.kernels}
-    if len(kernels) != len(bucket.kernels):
-        yield f"{where} has two kernels of one id"
+    if [k.id for k in bucket.kernels] != list(range(len(bucket.kernels))):
+        yield f"{where} does not number its kernels 0, 1, ..., as its library does"
     names = (m.weights.keys(), {i.name for i in m.inputs}, {o.name for o in m.outputs})
     layers = {layer for group in m.kv for layer in group.layers}
     for index, call in enumerate(bucket.program):

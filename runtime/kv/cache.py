@@ -63,8 +63,9 @@ class KVCache:
         """
         for manager, table in zip(self._managers, blocks, strict=True):
             manager.forget(table, computed)
-        if self.missing(blocks, tokens) > self.pool.num_free:
-            return False
+        missing = self.missing(blocks, tokens)
+        if missing == 0 or missing > self.pool.num_free:
+            return missing == 0
         for manager, table in zip(self._managers, blocks, strict=True):
             manager.extend(table, tokens)
         return True

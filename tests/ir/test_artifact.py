@@ -155,6 +155,7 @@ def test_other_format_version(tmp_path: Path) -> None:
         ({"buckets": (bucket(1, 8), bucket(8, 31))}, "no bucket covers a step of 31 tokens"),
         ({"buckets": (bucket(1, 9), bucket(8, 32))}, "overlap"),
         ({"buckets": (bucket(1, 32, library="../x.so"),)}, "not listed in files"),
+        ({"buckets": (bucket(1, 32, kernels=bucket(1, 2).kernels * 2),)}, "does not number its kernels"),
         ({"buckets": (bucket(1, 32, program=(Call(kernel=7, args=()),)),)}, "calls kernel 7"),
         ({"buckets": (bucket(1, 32, program=(Call(kernel=0, args=()),)),)}, "passes 0 arguments to k"),
         ({"buckets": (bucket(1, 32, program=(Call(kernel=0, args=(WeightArg("v"),) * 5),)),)}, "no weight 'v'"),
