@@ -125,9 +125,6 @@ class BucketRecord(msgspec.Struct, frozen=True, kw_only=True):
     attn_tile: int
     scratch_bytes: int = 0
 
-    def covers(self, tokens: int) -> bool:
-        return self.lo <= tokens < self.hi
-
 
 class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What serving needs to know about the model. Every id in `eos_token_ids` ends a generation."""
@@ -186,13 +183,3 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, FileRecord]
     options: dict[str, Any] = {}
     versions: dict[str, str] = {}
-
-    def bucket(self, tokens: int, decode: bool) -> BucketRecord:
-        """The bucket for a step of `tokens` tokens: a decode bucket where asked for and present, the smallest first.
-
-        Raises `KeyError` if none covers it.
-        """
-        found = [b for b in self.buckets if b.covers(tokens) and (decode or not b.decode)]
-        if not found:
-            raise KeyError(f"no bucket covers a step of {tokens} tokens")
-        return min(found, key=lambda b: (not b.decode, b.hi - b.lo))

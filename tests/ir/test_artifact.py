@@ -205,12 +205,3 @@ def test_path_outside_the_artifact(tmp_path: Path) -> None:
     for name in ("../secret", "/etc/passwd", "a/../../b"):
         with pytest.raises(ArtifactError, match="plain relative path"):
             write_manifest(tmp_path, make(tmp_path, files={**manifest.files, name: manifest.files["tokenizer/t"]}))
-
-
-def test_bucket_choice(tmp_path: Path) -> None:
-    manifest = make(tmp_path)
-    assert manifest.bucket(3, decode=True).name == "d1-5"
-    assert manifest.bucket(3, decode=False).name == "t1-8"
-    assert manifest.bucket(8, decode=True).name == "t8-32"
-    with pytest.raises(KeyError):
-        manifest.bucket(32, decode=False)
