@@ -94,7 +94,7 @@ class InputBatch:
         prompt = len(request.prompt)
         self._tokens[row, :prompt] = request.prompt
         self._tokens[row, prompt : request.num_tokens] = request.outputs
-        self._temperature[row] = request.params.temperature
+        self._temperature[row] = 0.0 if request.params.greedy else request.params.temperature
         self._seed[row] = request.seed
         for copied, nulled in zip(self._copied, self._nulled, strict=True):
             copied[row] = nulled[row] = 0

@@ -84,7 +84,8 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0
+        """Whether the most likely token is taken; a temperature this close to 0 would overflow the logits."""
+        return self.temperature < 1e-5
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -111,6 +111,14 @@ def test_finish_reasons(make_engine: MakeEngine, reference: Reference) -> None:
     assert len(run(max_tokens=10**6)[0]) == 61
 
 
+def test_a_temperature_of_almost_nothing_is_greedy(make_engine: MakeEngine, reference: Reference) -> None:
+    engine = make_engine()
+    request = engine.add_request([5, 6], SamplingParams(temperature=1e-38, max_tokens=5))
+    drain(engine)
+    assert request.outputs == reference([5, 6], SamplingParams(temperature=0.0), 5)
+    assert engine.executor.inputs["temperature"][0] == 0
+
+
 def test_seed_makes_draws_repeatable_and_none_does_not(make_engine: MakeEngine) -> None:
     engine = make_engine(max_seqs=4)
     for i, seed in enumerate([7, 7, None, None]):
