@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from inferir.ir.graph import Builder, Graph, Node, Value, topological
-from inferir.ir.interpreter import interpret
 from inferir.passes.base import SOURCES, WEIGHTS_FOLDED, Ledger, has_tokens
 from inferir.passes.walk import Rebuilder
 
@@ -83,13 +81,3 @@ def _fresh(name: str, taken: set[str]) -> str:
         out, k = f"{name}.{k}", k + 1
     taken.add(out)
     return out
-
-
-def evaluate_recipe(recipe: Graph, weights: Mapping[str, Any]) -> Any:
-    """The tensor a recipe stands for. weights: the checkpoint's torch tensors by name."""
-    return interpret(recipe, {}, weights)["value"].contiguous()
-
-
-def recipe_sources(recipes: Iterable[Graph]) -> set[str]:
-    """Names of the checkpoint weights that recipes read."""
-    return {name for recipe in recipes for name in recipe.weights()}

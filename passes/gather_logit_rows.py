@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import networkx as nx
 import sympy
 
 from inferir.ir.dims import R, T
@@ -15,6 +16,7 @@ from inferir.ir.registry import make_node
 from inferir.ir.types import TensorType
 from inferir.passes.base import PAGED, ROWS_GATHERED, has_tokens
 
+_PRODUCTS = frozenset({"tensor.linear", "tensor.matmul"})
 _MIXES = frozenset({"attn.paged", "attn.attention", "kv.write", "core.input"})
 
 
@@ -23,7 +25,8 @@ class GatherLogitRows:
     """Adds the input `rows` [R]: output `logits` becomes f32 [R, V], row i for token rows[i].
 
     The gather moves up from the logits as far as every op works row by row and only feeds the logits. With `through_layer` that is up
-    to the last attention; otherwise it stops where two values of tokens meet, which is the residual sum before the last norm.
+    to the last attention. Otherwise it is the highest single value behind all products but the last, which all tokens' data passes
+    through: the residual sum before the last norm.
     """
 
     through_layer: bool = False
@@ -40,22 +43,13 @@ class GatherLogitRows:
         if logits.type.rank != 2 or logits.type.shape[0] != T:
             raise PassError(f"{self.name}: logits are {logits.type}, expected [T, V]")
         rows = Builder().input("rows", TensorType((R,), DType.I32))
-        keep = self._needed_elsewhere(graph)
+        stops = self._needed_elsewhere(graph)
+        if not self.through_layer:
+            stops = stops | {residual_sum(graph, logits).node}
         env: dict[Value, Value] = {}
-
-        def stops(value: Value) -> bool:
-            node = value.node
-            if node.op in _MIXES or node in keep or len(node.results) != 1:
-                return True
-            return not self.through_layer and sum(has_tokens(v.type.shape) for v in set(node.operands)) > 1
-
-        for node in graph.nodes:  # operands first, so that env holds what a node needs
-            if node.op in ("core.weight", "core.scalar", "core.constant"):
-                continue
+        for node in _tail(logits, stops):
             for value in node.results:
-                if not has_tokens(value.type.shape):
-                    continue
-                if stops(value):
+                if node.op in _MIXES or node in stops or len(node.results) != 1:
                     env[value] = Builder(node.loc).op("tensor.gather_rows", value, rows)
                 else:
                     operands = tuple(env[v] if has_tokens(v.type.shape) else v for v in node.operands)
@@ -77,6 +71,45 @@ class GatherLogitRows:
                 seen.add(node)
                 stack.extend(v.node for v in node.operands)
         return seen
+
+
+def _tail(logits: Value, stops: set[Node]) -> list[Node]:
+    """Nodes with token rows between the logits and the nodes to gather at, both included, operands first."""
+    found: list[Node] = []
+    done: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(logits.node, False)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            found.append(node)
+        elif node not in done:
+            done.add(node)
+            stack.append((node, True))
+            if node.op not in _MIXES and node not in stops:
+                stack.extend((v.node, False) for v in node.operands if has_tokens(v.type.shape))
+    return found
+
+
+def residual_sum(graph: Graph, logits: Value) -> Value:
+    """The highest value that dominates the logits with at most one matrix product in between."""
+    dag = nx.DiGraph()
+    for node in graph.nodes:
+        dag.add_edges_from((node, v.node) for v in node.operands if has_tokens(v.type.shape))
+    top = nx.immediate_dominators(dag, logits.node) if logits.node in dag else {}
+    sources = [n for n in top if n.op == "core.input" and n.attrs["name"] == "ids"]
+    if not sources:
+        return logits
+    chain = [sources[0]]
+    while chain[-1] is not logits.node:
+        chain.append(top[chain[-1]])
+    best, products = logits.node, 0
+    for node in reversed(chain[:-1]):
+        between = _tail(best.results[0], {node})
+        products += sum(n.op in _PRODUCTS for n in between if n is not node)
+        if products > 1 or node.op == "core.input":
+            break
+        best = node
+    return best.results[0]
 
 
 def _in_rows(attr: Any) -> Any:

@@ -7,17 +7,26 @@ from typing import ClassVar
 
 from inferir.ir.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.ops.common import axis
-from inferir.ir.rewrite import Any_, P, match
+from inferir.ir.rewrite import Any_, Opt, P, match
 from inferir.passes.base import TOKEN_MAJOR
 from inferir.passes.walk import rebuilt
 
-_TURNED = P("tensor.cat", P("tensor.neg", P("tensor.slice", Any_("x"), name="high")), P("tensor.slice", Any_("x"), name="low"), name="cat")
+_TURNED = P(
+    "tensor.cat",
+    P("tensor.neg", P("tensor.slice", Any_("base"), name="high")),
+    P("tensor.slice", Any_("base"), name="low"),
+    name="cat",
+)
 _ROTARY = P(
     "tensor.add",
     P("tensor.mul", Any_("x"), P("tensor.view", Any_("cos"), name="cos_heads")),
-    P("tensor.mul", _TURNED, P("tensor.view", Any_("sin"), name="sin_heads")),
+    P("tensor.mul", Opt("tensor.cast", _TURNED), P("tensor.view", Any_("sin"), name="sin_heads")),
 )
-_PARTIAL = P("tensor.cat", P("nn.rotary", P("tensor.slice", Any_("x"), name="head"), Any_("cos"), Any_("sin")), P("tensor.slice", Any_("x"), name="tail"), name="cat")
+_PARTIAL = P(
+    "tensor.cat",
+    P("nn.rotary", P("tensor.slice", Any_("x"), name="head"), Any_("cos"), Any_("sin")),
+    P("tensor.slice", Any_("x"), name="tail"),
+)
 
 
 @dataclass(frozen=True)
@@ -42,11 +51,25 @@ def _visit(node: Node, operands: tuple[Value, ...]) -> Value | None:
     return None
 
 
-def _cuts(value: Value, start: object, stop: object) -> bool:
-    """`value` is the slice start:stop of the last axis."""
-    attrs = value.node.attrs
-    rank = value.type.rank
-    return axis(attrs["dim"], rank) == rank - 1 and (attrs["start"], attrs["stop"], attrs["step"]) == (start, stop, 1)
+def _cut(value: Value) -> tuple[int, int] | None:
+    """(start, stop) of a slice of the last axis with step 1, else None."""
+    attrs, last = value.node.attrs, value.type.rank - 1
+    start, stop = attrs["start"], attrs["stop"]
+    if axis(attrs["dim"], value.type.rank) != last or attrs["step"] != 1 or not isinstance(stop, int):
+        return None
+    return start, stop
+
+
+def _start(x: Value, base: Value) -> int | None:
+    """Where the last axis of `x` begins in `base`, if x is base or a slice of it."""
+    if x.op == "tensor.cast" and base.type.dtype is not x.type.dtype:
+        x = x.node.operands[0]
+    if x is base:
+        return 0
+    if x.op == "tensor.slice" and x.node.operands[0] is base:
+        cut = _cut(x)
+        return cut[0] if cut is not None else None
+    return None
 
 
 def _whole(candidate: Value) -> Value | None:
@@ -57,21 +80,24 @@ def _whole(candidate: Value) -> Value | None:
     if x.type.rank != 3 or cos.type.rank != 2 or cos.type != sin.type or cos.type.dtype is not x.type.dtype:
         return None
     rows, _, d = x.type.shape
-    if not isinstance(d, int) or cos.type.shape != (rows, d) or axis(found["cat"].node.attrs["dim"], 3) != 2:
+    if not isinstance(d, int) or d % 2 or cos.type.shape != (rows, d) or axis(found["cat"].node.attrs["dim"], 3) != 2:
         return None
     if any(found[k].type.shape != (rows, 1, d) for k in ("cos_heads", "sin_heads")):
         return None
-    if not _cuts(found["low"], 0, d // 2) or not _cuts(found["high"], d // 2, d):
+    start = _start(x, found["base"])
+    if start is None or _cut(found["low"]) != (start, start + d // 2) or _cut(found["high"]) != (start + d // 2, start + d):
         return None
     return Builder(candidate.node.loc).op("nn.rotary", x, cos, sin)
 
 
 def _partial(candidate: Value) -> Value | None:
     found = match(_PARTIAL, candidate)
-    if found is None:
+    if found is None or axis(candidate.node.attrs["dim"], candidate.type.rank) != candidate.type.rank - 1:
         return None
-    x, d = found["x"], found["cos"].type.shape[-1]
-    size = x.type.shape[-1]
-    if not _cuts(found["head"], 0, d) or not _cuts(found["tail"], d, size) or found["head"].type.shape[-1] != d:
+    x, head, tail = found["x"], _cut(found["head"]), _cut(found["tail"])
+    if head is None or tail is None or head[1] != tail[0]:
         return None
-    return Builder(candidate.node.loc).op("nn.rotary", x, found["cos"], found["sin"])
+    b = Builder(candidate.node.loc)
+    if (head[0], tail[1]) != (0, x.type.shape[-1]):
+        x = b.op("tensor.slice", x, dim=x.type.rank - 1, start=head[0], stop=tail[1])
+    return b.op("nn.rotary", x, found["cos"], found["sin"])
