@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from inferir.ir.graph import Builder, Graph, Node, Value, topological
-from inferir.passes.base import SOURCES, WEIGHTS_FOLDED, Ledger, has_tokens
+from inferir.passes.base import SOURCES, WEIGHTS_FOLDED, Ledger
 from inferir.passes.walk import Rebuilder
 
 _PLAIN = ("core.weight", "core.scalar")
@@ -50,7 +50,7 @@ def static_nodes(graph: Graph) -> set[Node]:
     out: set[Node] = set()
     for node in graph.nodes:
         if node.op != "core.input" and all(v.node in out for v in node.operands):
-            if not any(has_tokens(t.shape) for t in node.types):
+            if all(isinstance(d, int) for t in node.types for d in t.shape):
                 out.add(node)
     return out
 

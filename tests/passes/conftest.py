@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from inferir.ir.dtypes import torch_dtype
-from inferir.ir.graph import Graph, structural_text
+from inferir.ir.dims import T
+from inferir.ir.dtypes import DType, torch_dtype
+from inferir.ir.graph import Builder, Graph, Provenance, Value, structural_text
 from inferir.ir.interpreter import interpret
 from inferir.ir.parser import parse_graph
 from inferir.ir.types import TensorType
@@ -45,6 +46,11 @@ def with_recipes(weights: Mapping[str, torch.Tensor], recipes: Mapping[str, Grap
     """Checkpoint weights and those computed from them."""
     made = {name: interpret(recipe, {}, weights)["value"].contiguous() for name, recipe in recipes.items()}
     return {**weights, **made}
+
+
+@pytest.fixture
+def with_weights() -> Callable[..., Tensors]:
+    return with_recipes
 
 
 @pytest.fixture
@@ -132,3 +138,106 @@ class Paged:
 @pytest.fixture
 def paged() -> type[Paged]:
     return Paged
+
+
+class TinyModel:
+    """A decoder as it is captured: batch axis of 1, everything but attention decomposed, tied embeddings."""
+
+    hidden, heads, kv_heads, size, inner, vocabulary = 16, 2, 1, 8, 24, 40
+
+    def __init__(self, layers: int, dtype: DType, *, shifted_norms: bool = False, bias: bool = False) -> None:
+        self.b = Builder()
+        self.dtype = dtype
+        self.shifted = shifted_norms
+        self.bias = bias
+        ids, positions = (self.b.input(n, TensorType((T,), DType.I32)) for n in ("ids", "positions"))
+        table = self.weight("embed", self.vocabulary, self.hidden)
+        x = self.op("embedding", table, self.view(ids, 1, T))
+        cos, sin = self.tables(positions)
+        for i in range(layers):
+            x = self.layer(x, cos, sin, i)
+        logits = self.op("linear", self.norm(x, "norm"), table)
+        self.graph = Graph((ids, positions), (self.cast(self.view(logits, T, self.vocabulary), DType.F32),), ("logits",))
+        self.weights: Tensors = {}
+        self.randomise(7)
+
+    def randomise(self, seed: int) -> None:
+        """New weights."""
+        generator = torch.Generator().manual_seed(seed)
+        for name, value in self.graph.weights().items():
+            tensor = torch.randn(value.type.concrete({}), generator=generator) * (0.1 if value.type.rank == 1 else 0.3)
+            centre = 1.0 if "norm" in name and not self.shifted else 0.0
+            self.weights[name] = (tensor + centre).to(torch_dtype(value.type.dtype))
+        self.weights["freq"] = 1.0 / 100.0 ** (torch.arange(self.size // 2) / (self.size // 2))
+
+    def op(self, name: str, *operands: Value, **attrs: Any) -> Value:
+        return self.b.op(f"tensor.{name}", *operands, loc=self.b.loc, **attrs)
+
+    def weight(self, name: str, *shape: int, dtype: DType | None = None) -> Value:
+        return self.b.weight(name, TensorType(shape, dtype or self.dtype))
+
+    def view(self, x: Value, *shape: Any) -> Value:
+        return self.op("view", x, shape=shape)
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        return x if x.type.dtype is dtype else self.op("cast", x, dtype=dtype)
+
+    def tables(self, positions: Value) -> tuple[Value, Value]:
+        angle = self.op("mul", self.cast(self.view(positions, 1, T, 1), DType.F32), self.weight("freq", self.size // 2, dtype=DType.F32))
+        angle = self.op("cat", angle, angle, dim=-1)
+        cos, sin = (self.op("mul", self.op(f, angle), self.b.scalar(1.0)) for f in ("cos", "sin"))
+        return self.cast(cos, self.dtype), self.cast(sin, self.dtype)
+
+    def norm(self, x: Value, name: str) -> Value:
+        w = self.weight(name, int(x.type.shape[-1]))  # type: ignore[call-overload]
+        f = self.cast(x, DType.F32)
+        mean = self.op("mean", self.op("pow", f, self.b.scalar(2)), dims=(-1,), keepdim=True)
+        y = self.op("mul", f, self.op("rsqrt", self.op("add", mean, self.b.scalar(1e-6))))
+        if self.shifted:
+            return self.cast(self.op("mul", y, self.op("add", self.cast(w, DType.F32), self.b.scalar(1.0))), self.dtype)
+        return self.op("mul", w, self.cast(y, self.dtype))
+
+    def linear(self, x: Value, name: str, out: int) -> Value:
+        bias = [self.weight(f"{name}.bias", out)] if self.bias else []
+        return self.op("linear", x, self.weight(f"{name}.weight", out, int(x.type.shape[-1])), *bias)  # type: ignore[call-overload]
+
+    def rotate(self, x: Value, cos: Value, sin: Value) -> Value:
+        half = self.size // 2
+        low, high = (self.op("slice", x, dim=3, start=a, stop=a + half) for a in (0, half))
+        turned = self.op("cat", self.op("neg", high), low, dim=-1)
+        c, s = (self.view(v, 1, 1, T, self.size) for v in (cos, sin))
+        return self.op("add", self.op("mul", x, c), self.op("mul", turned, s))
+
+    def heads_of(self, x: Value, name: str, heads: int) -> Value:
+        y = self.view(self.linear(x, name, heads * self.size), 1, T, heads, self.size)
+        return self.op("permute", y, perm=(0, 2, 1, 3))
+
+    def layer(self, x: Value, cos: Value, sin: Value, i: int) -> Value:
+        self.b.loc = Provenance(f"layers.{i}.attn", "aten")
+        h = self.norm(x, f"layers.{i}.norm1")
+        q = self.rotate(self.heads_of(h, f"layers.{i}.attn.q", self.heads), cos, sin)
+        k = self.rotate(self.heads_of(h, f"layers.{i}.attn.k", self.kv_heads), cos, sin)
+        v = self.heads_of(h, f"layers.{i}.attn.v", self.kv_heads)
+        rows = [self.view(self.op("permute", t, perm=(0, 2, 1, 3)), T, int(t.type.shape[1]), self.size) for t in (q, k, v)]  # type: ignore[call-overload]
+        o = self.b.op("attn.attention", *rows, loc=self.b.loc, scale=self.size**-0.5, window=3 * (i % 2), layer=i)
+        x = self.op("add", x, self.linear(self.view(o, 1, T, self.heads * self.size), f"layers.{i}.attn.o", self.hidden))
+        self.b.loc = Provenance(f"layers.{i}.mlp", "aten")
+        h = self.norm(x, f"layers.{i}.norm2")
+        gate, up = (self.linear(h, f"layers.{i}.mlp.{n}", self.inner) for n in ("gate", "up"))
+        return self.op("add", x, self.linear(self.op("mul", self.op("silu", gate), up), f"layers.{i}.mlp.down", self.hidden))
+
+    def logits(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits of a whole sequence by the captured graph."""
+        count = len(tokens)
+        given = {"ids": torch.tensor(tokens, dtype=torch.int32), "positions": torch.arange(count, dtype=torch.int32)}
+        return interpret(self.graph, given, self.weights)["logits"]
+
+
+@pytest.fixture
+def tiny() -> Callable[..., TinyModel]:
+    """`tiny(layers, dtype)`: a captured decoder with weights."""
+
+    def make(layers: int = 2, dtype: DType = DType.F32, **options: bool) -> TinyModel:
+        return TinyModel(layers, dtype, **options)
+
+    return make
