@@ -1,0 +1,201 @@
+"""The library of one bucket: its distinct regions lowered, joined with the step driver, built, and kept in the cache.
+
+The cache key of a bucket is the canonical text of its regions, the bucket, the bounds, the target record, the hash of
+the generator's own source and the toolchain's versions. Provenance is not part of it: a model of the same shape hits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from inferir.codegen.cache import CompileCache, Entry
+from inferir.codegen.tvm.build import BuildJob, build_many
+from inferir.codegen.tvm.pool import bucket_module_source, scratch_bytes
+from inferir.codegen.tvm.regions import Bounds, lower_region
+from inferir.ir.bucket import Bucket
+from inferir.ir.cache_key import CacheKey, key_fields, source_hash
+from inferir.ir.errors import CodegenError
+from inferir.ir.graph import Graph, Node
+from inferir.ir.manifest import KernelParam, KernelRecord
+from inferir.ir.target import Target
+
+KIND = "bucket"
+LIBRARY, SOURCE, KERNELS = "module.so", "module.py", "kernels.json"
+
+Progress = Callable[[int, int], None]
+
+
+class LoweredKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a kernel besides its code. `order` maps parameters to operands + results of the region."""
+
+    name: str
+    region: str
+    anchor: str
+    params: tuple[KernelParam, ...]
+    order: tuple[int, ...]
+    tile: dict[str, int]
+
+
+class BucketMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """The kernels of a library in dispatch order, and what each thread's scratch memory must hold."""
+
+    kernels: tuple[LoweredKernel, ...]
+    scratch_bytes: int
+    attn_tile: int
+
+
+@dataclass(frozen=True)
+class BuiltBucket:
+    """A bucket's library. `hit`: it came from the cache; else `reason` says what differed from what is stored."""
+
+    bucket: Bucket
+    meta: BucketMeta
+    library: bytes
+    source: str
+    hit: bool
+    reason: str = ""
+
+    def kernel_of(self, region: Node) -> int:
+        """Number of the kernel that computes `region`. Raises `CodegenError` if there is none."""
+        digest = region_digest(region)
+        for i, kernel in enumerate(self.meta.kernels):
+            if kernel.region == digest:
+                return i
+        raise CodegenError(f"bucket {self.bucket.name} has no kernel for region {region.attrs['name']}")
+
+    def records(self, provenance: Mapping[str, Sequence[str]]) -> tuple[KernelRecord, ...]:
+        """Manifest records; `provenance` gives the module paths by region digest."""
+        return tuple(
+            KernelRecord(
+                id=i,
+                name=k.name,
+                region=k.region,
+                anchor=k.anchor,
+                params=k.params,
+                tile=k.tile,
+                provenance=tuple(provenance.get(k.region, ())),
+            )
+            for i, k in enumerate(self.meta.kernels)
+        )
+
+
+_digests: dict[int, tuple[Graph, str]] = {}
+
+
+def region_digest(region: Node) -> str:
+    """Digest of a region's anchor and body: equal for equal work, whichever layer it is for."""
+    body: Graph = region.attrs["body"]
+    known = _digests.get(id(body))
+    if known is None or known[0] is not body:
+        text = f"{region.attrs['anchor']} {region.attrs['name']} {body.structural_hash()}"
+        known = _digests[id(body)] = (body, hashlib.sha256(text.encode()).hexdigest())
+    return known[1]
+
+
+def distinct(regions: Iterable[Node]) -> dict[str, Node]:
+    """The first region of every digest, in order."""
+    out: dict[str, Node] = {}
+    for region in regions:
+        out.setdefault(region_digest(region), region)
+    return out
+
+
+@cache
+def generator_hash() -> str:
+    """Digest of the source of this code generator and of the IR's ops, which decide what it writes."""
+    here = Path(__file__).resolve().parent
+    ir = Path(source_hash.__code__.co_filename).resolve().parent
+    return source_hash([here, ir / "ops", ir / "dims.py", ir / "dtypes.py", ir / "graph.py", ir / "registry.py"])
+
+
+@cache
+def toolchain() -> dict[str, str]:
+    """Versions of the tools that turn text into code."""
+    return {"apache-tvm": importlib.metadata.version("apache-tvm")}
+
+
+def bucket_key(regions: Mapping[str, Node], bucket: Bucket, target: Target, bounds: Bounds) -> CacheKey:
+    return CacheKey(
+        {
+            "regions": list(regions),
+            "bucket": key_fields(bucket),
+            "bounds": key_fields(bounds),
+            "target": target.record(),
+            "generator": generator_hash(),
+            "toolchain": toolchain(),
+        }
+    )
+
+
+def lower_bucket(regions: Mapping[str, Node], bucket: Bucket, target: Target, bounds: Bounds) -> tuple[str, BucketMeta]:
+    """Module text and kernel records. Raises `CodegenError` naming the region that cannot be lowered."""
+    kernels, records = [], []
+    attn_tile = 1
+    for digest, region in regions.items():
+        name = f"k{len(kernels)}_{region.attrs['name']}"
+        lowered = lower_region(name, region, bucket, target, bounds)
+        kernels.append(lowered.kernel)
+        attn_tile = max(attn_tile, lowered.tile.get("tokens", 1))
+        records.append(
+            LoweredKernel(
+                name=name,
+                region=digest,
+                anchor=region.attrs["anchor"],
+                params=tuple(KernelParam(name=p.name, dtype=p.dtype) for p in lowered.kernel.params),
+                order=lowered.order,
+                tile=lowered.tile,
+            )
+        )
+    meta = BucketMeta(kernels=tuple(records), scratch_bytes=scratch_bytes(kernels), attn_tile=attn_tile)
+    return bucket_module_source(kernels), meta
+
+
+def build_buckets(
+    regions: Iterable[Node],
+    buckets: Sequence[Bucket],
+    target: Target,
+    bounds: Bounds,
+    cache: CompileCache,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> list[BuiltBucket]:
+    """The libraries of all buckets, from the cache where they are stored, else built in up to `jobs` processes.
+
+    Raises `CodegenError` for a region without kernel or a failed build, `CacheError` if a result cannot be stored.
+    """
+    unique = distinct(regions)
+    keys = [bucket_key(unique, b, target, bounds) for b in buckets]
+    found: dict[Bucket, BuiltBucket] = {}
+    missing: list[tuple[Bucket, CacheKey, str]] = []
+    for bucket, key in zip(buckets, keys, strict=True):
+        entry = cache.get(KIND, key)
+        if isinstance(entry, Entry):
+            meta = msgspec.json.decode(entry.files[KERNELS], type=BucketMeta)
+            found[bucket] = BuiltBucket(bucket, meta, entry.files[LIBRARY], entry.files[SOURCE].decode(), hit=True)
+        else:
+            missing.append((bucket, key, entry.reason))
+    if progress is not None:
+        progress(len(found), len(buckets))
+    if missing:
+        cache.require_writable()
+        lowered = [lower_bucket(unique, bucket, target, bounds) for bucket, _, _ in missing]
+        work = [BuildJob(b.name, text, target) for (b, _, _), (text, _) in zip(missing, lowered, strict=True)]
+        done = len(found)
+
+        def step(finished: int, total: int) -> None:
+            if progress is not None:
+                progress(done + finished, len(buckets))
+
+        libraries = build_many(work, jobs, step)
+        for (bucket, key, reason), (text, meta), library in zip(missing, lowered, libraries, strict=True):
+            files = {LIBRARY: library, SOURCE: text.encode(), KERNELS: msgspec.json.encode(meta)}
+            cache.put(KIND, key, files)
+            found[bucket] = BuiltBucket(bucket, meta, library, text, hit=False, reason=reason)
+    return [found[b] for b in buckets]

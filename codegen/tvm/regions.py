@@ -1,0 +1,208 @@
+"""From a `kernel.region` to a chunk kernel: the driver of its anchor, with its inner graph as rows or epilogue.
+
+A kernel's parameters stand for the region's operands in order followed by the results that are not caches written in
+place; `LoweredRegion.order` says which of them each parameter is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inferir.codegen.tvm.affine import Affine, Var
+from inferir.codegen.tvm.attention import attention_kernel
+from inferir.codegen.tvm.decompose import decompose
+from inferir.codegen.tvm.evaluate import Evaluator, Index, has_row, static_shape
+from inferir.codegen.tvm.llvm_lib import call
+from inferir.codegen.tvm.matmul import Columns, choose_tile, matmul_kernel
+from inferir.codegen.tvm.rowwise import count_name, rowwise_kernel
+from inferir.codegen.tvm.scalar import MEMORY
+from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, ramp
+from inferir.ir.bucket import Bucket
+from inferir.ir.dims import R
+from inferir.ir.dtypes import DType
+from inferir.ir.errors import CodegenError
+from inferir.ir.graph import Graph, Node, Value
+from inferir.ir.target import Target
+
+ITEM_ROWS = 48  # rows (tokens times query heads per KV head) of an attention work item
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Upper bounds that kernels are sized by: logit rows per step, blocks per sequence (row length of block tables)."""
+
+    max_rows: int
+    max_blocks: int
+
+
+@dataclass(frozen=True)
+class LoweredRegion:
+    """A kernel and, for each of its parameters, the index into operands + results that it stands for."""
+
+    kernel: ChunkKernel
+    order: tuple[int, ...]
+    tile: dict[str, int] = field(default_factory=dict)
+
+
+def lower_region(name: str, region: Node, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
+    """Lower one region for one bucket. Raises `CodegenError` naming the op that has no kernel form."""
+    body: Graph = region.attrs["body"]
+    try:
+        return _ANCHORS[region.attrs["anchor"]](name, body, bucket, target, bounds)
+    except CodegenError as error:
+        raise CodegenError(f"region {region.attrs['name']} ({region.loc}): {error}") from None
+
+
+def _rowwise(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
+    kernel = rowwise_kernel(name, body)
+    results = [i for i, v in enumerate(body.outputs) if v.op != "kv.write"]
+    order = (*range(len(body.inputs)), *(len(body.inputs) + i for i in results))
+    return LoweredRegion(kernel, order)
+
+
+def _single(body: Graph, op: str) -> Node:
+    found = [n for n in body.nodes if n.op == op]
+    if len(found) != 1:
+        raise CodegenError(f"{len(found)} {op} ops in one region")
+    return found[0]
+
+
+def _strip_views(value: Value) -> Value:
+    """The value under reshapes that leave memory as it is."""
+    while value.op == "tensor.view":
+        value = value.node.operands[0]
+    return value
+
+
+@dataclass
+class _Epilogue:
+    """Writes the elementwise ops behind a matmul for one run of columns."""
+
+    body: Graph
+    linear: Value
+    parts: int
+    memory: dict[Value, str]
+    outputs: list[tuple[Value, str]]  # value and buffer
+
+    @property
+    def width(self) -> int:
+        """Output columns: those of one part."""
+        return int(self.linear.type.shape[1]) // self.parts
+
+    def __call__(self, row: str, columns: Columns) -> list[str]:
+        row_axis = self.linear.type.shape[0]
+        out = Writer()
+
+        def leaf(v: Value, at: str, index: Index, lanes: int) -> str | None:
+            if v is not self.linear:
+                return None
+            part, rest = divmod(index[0].offset, self.width)
+            if rest or lanes != columns.lanes or part >= self.parts:
+                raise CodegenError("an epilogue reads columns of the product other than its own")
+            return evaluator.rounded(columns.acc[part], v.type.dtype, lanes)
+
+        evaluator = Evaluator(row_axis, self.memory, out, leaf)
+        column = Affine.of(Var(columns.column, self.width - columns.lanes + 1))
+        for value, buffer in self.outputs:
+            shape = static_shape(value.type, row_axis)
+            if shape != (self.width,):
+                raise CodegenError(f"an epilogue of {self.width} columns cannot produce {value.type}")
+            result = evaluator.value(value, row, (column,), columns.lanes)
+            if value.type.dtype is DType.BF16:
+                result = call("inf_f32_to_bf16", columns.lanes, result)
+            out.line(f"{buffer}[{ramp(f'{row} * {self.width} + {columns.column}', columns.lanes)}] = {result}")
+        return out.text().splitlines()
+
+
+def _matmul(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
+    body = decompose(body)
+    linear = _single(body, "tensor.linear_packed")
+    x, w = linear.operands
+    if x not in body.inputs or w not in body.inputs:
+        raise CodegenError("a matmul's operands must lie in memory")
+    others = [v for v in body.inputs if v is not x and v is not w]
+    extra: list[Param] = []
+    memory: dict[Value, str] = {}
+    order = [body.inputs.index(x), body.inputs.index(w)]
+    for v in others:
+        extra.append(_param(f"in{len(extra)}", v))
+        memory[v] = f"{extra[-1].name}_b"
+        order.append(body.inputs.index(v))
+    outputs: list[tuple[Value, str]] = []
+    for i, v in enumerate(body.outputs):
+        if not has_row(v.type, x.type.shape[0]):
+            raise CodegenError(f"result {v.type} does not run along the rows of {x.type}")
+        extra.append(_param(f"out{i}", v))
+        outputs.append((_strip_views(v), f"{extra[-1].name}_b"))
+        order.append(len(body.inputs) + i)
+    dtype = "bf16" if x.type.dtype is DType.BF16 else "f32"
+    if x.type.dtype not in (DType.BF16, DType.F32):
+        raise CodegenError(f"matmul of {x.type.dtype.value} has no kernel")
+    k, n, parts = int(x.type.shape[1]), linear.attrs["n"], linear.attrs["interleave"]
+    features = frozenset(target.features)
+    most = bucket.hi - 1
+    rows = count_name(x.type.shape[0])
+    if x.type.shape[0] == R:
+        most = min(most, bounds.max_rows)
+    tile = choose_tile(k=k, n=n, dtype=dtype, max_rows=most, features=features)
+    kernel = matmul_kernel(
+        name,
+        k=k,
+        n=n,
+        dtype=dtype,
+        tile=tile,
+        features=features,
+        epilogue=_Epilogue(body, linear.result, parts, memory, outputs),
+        extra=extra,
+        interleave=parts,
+        rows_symbol=rows,
+    )
+    return LoweredRegion(kernel, tuple(order), {"rows": tile.rows, "panel": tile.panel, "blocks": tile.blocks})
+
+
+def _attention(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
+    node = _single(body, "attn.paged")
+    if len(body.outputs) != 1 or _strip_views(body.outputs[0]) is not node.result:
+        raise CodegenError("an attention kernel returns its result, reshaped at most")
+    sources = [_strip_views(v) for v in node.operands]
+    for v in sources:
+        if v not in body.inputs:
+            raise CodegenError("the operands of attention must lie in memory")
+    q, vc = node.operands[0].type, node.operands[2].type
+    heads, head_dim, v_dim = (int(d) for d in (q.shape[1], q.shape[2], vc.shape[3]))
+    tokens = tile_tokens(heads // node.attrs["kv_heads"], bucket)
+    kernel = attention_kernel(
+        name,
+        heads=heads,
+        kv_heads=node.attrs["kv_heads"],
+        head_dim=head_dim,
+        v_dim=v_dim,
+        block_size=node.attrs["block_size"],
+        window=node.attrs["window"],
+        softcap=node.attrs["softcap"],
+        scale=node.attrs["scale"],
+        dtype="bf16" if q.dtype is DType.BF16 else "f32",
+        q_row_stride=heads * head_dim,
+        out_row_stride=heads * v_dim,
+        tile_tokens=tokens,
+        max_blocks_per_seq=bounds.max_blocks,
+        features=frozenset(target.features),
+    )
+    order = (*(body.inputs.index(v) for v in sources), len(body.inputs))
+    return LoweredRegion(kernel, order, {"tokens": tokens})
+
+
+def tile_tokens(group: int, bucket: Bucket) -> int:
+    """Tokens of an attention work item: one for decode, else enough rows to share what is read of the cache."""
+    if bucket.decode or bucket.most == 1:
+        return 1
+    return max(1, min(bucket.most, ITEM_ROWS // group))
+
+
+def _param(name: str, value: Value) -> Param:
+    if value.type.dtype not in MEMORY:
+        raise CodegenError(f"{value.type} has no memory form")
+    return Param(name, MEMORY[value.type.dtype])
+
+
+_ANCHORS = {"rowwise": _rowwise, "matmul": _matmul, "attention": _attention}
