@@ -22,6 +22,10 @@ from inferir.ir.target import Target
 LIBRARY_VARIABLE = "LLVM_LIBRARY"
 """Name under which module text finds the LLVM helper text, for its one `pragma_import_llvm` attribute."""
 
+# TVM tells LLVM that memory reached through two different parameters never overlaps. Kernels pass scratch memory from
+# one private function to the next, which is wrong then as soon as LLVM inlines both: type-based alias analysis is
+# switched off. What really is disjoint is said with `tirx.noalias` on the function that reads it.
+_NO_TBAA = "-enable-tbaa:bool=false"
 _PLACE = re.compile(r"--> <str>:(\d+):")
 
 
@@ -51,7 +55,14 @@ def compile_object(source: str, target: Target) -> Any:
     text = library(helper_names(source), frozenset(target.features))
     try:
         mod = tvm.script.from_source(source, {"I": ir, "T": tirx, LIBRARY_VARIABLE: text})
-        llvm = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu, "mattr": [f"+{f}" for f in target.features]})
+        llvm = tvm.target.Target(
+            {
+                "kind": "llvm",
+                "mcpu": target.mcpu,
+                "mattr": [f"+{f}" for f in target.features],
+                "cl-opt": [_NO_TBAA],
+            }
+        )
         return tvm.get_global_func("target.build.llvm")(_lower(mod, llvm), llvm)
     except Exception as error:
         raise CodegenError(f"TVM refused the module: {_reason(error, source)}") from error

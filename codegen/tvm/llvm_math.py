@@ -97,6 +97,22 @@ def _exp(b: Body, x: str) -> str:
     return p
 
 
+@helper("inf_exp2_neg", "f->f")
+def _exp2_neg(b: Body, x: str) -> str:
+    """2**x for x <= 0 within 2e-7 relative, 0 below -126 (also for -inf): the cheap form that softmax needs."""
+    low = b.const("f", -126.0)
+    kept = b.fcmp("uge", x, low)
+    x = b.select(b.fcmp("olt", x, low), low, x)
+    # The exponent's bias rides in the magic number: the low bits of t are n + 127, the exponent field of 2**n.
+    magic = b.const("f", _MAGIC + 127.0)
+    t = b.fadd(x, magic)
+    f = b.fsub(x, b.fsub(t, magic))
+    c = [0.6931471824645996, 0.24022647738456726, 0.05550331994891167, 0.00961843878030777, 0.001339900423772633]
+    p = b.horner(f, [1.0, *c, 0.00015353257185779512])
+    scaled = b.fmul(p, b.floats(b.op("shl", "i", b.bits(t), b.const("i", 23))))
+    return b.select(kept, scaled, b.const("f", 0.0))
+
+
 @helper("inf_log", "f->f")
 def _log(b: Body, x: str) -> str:
     """Natural logarithm within 2e-7 relative; 0 gives -inf, negative numbers NaN."""

@@ -109,7 +109,6 @@ def matmul_kernel(
     w.lines(_epilogue_function(name, n, interleave, epilogue, extra).splitlines())
     w.line("@T.prim_func(private=True)")
     with w.block(entry_head(name, params)):
-        w.line('T.func_attr({"tirx.noalias": True})')
         for buffer, data, element in (("X", "x", kind), ("W", "w", kind), ("ACC", "scratch", "float32")):
             w.line(f'{buffer} = T.decl_buffer((1,), "{element}", data={data})')
         w.line(f"panels: T.let[T.int32] = T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel})")

@@ -207,7 +207,7 @@ def _worker(w: Writer) -> None:
 
 
 def _claim_and_run(w: Writer, scratch: str) -> None:
-    """An if-branch that takes a chunk if there is one; the operation's fields are read after the claim, which pins it."""
+    """An if-branch that takes a chunk if there is one; the operation's fields are read after the claim that pins it."""
     w.line(f"ticket: T.let[T.int64] = {sync('inf_load_i64', _address(TICKET))}")
     with w.block(f"if T.bitwise_and(ticket, {_LOW}) < T.shift_right(ticket, T.int64(32)):"):
         w.line("idle[0] = 0")

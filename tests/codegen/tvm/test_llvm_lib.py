@@ -119,6 +119,15 @@ def test_sine_and_cosine(target: Target, library: Callable[..., Any]) -> None:
         assert np.abs(run(name, x) - reference(x.astype("float64"))).max() < 2e-7
 
 
+def test_power_of_two_for_softmax(target: Target, library: Callable[..., Any]) -> None:
+    run = library(16, target)
+    x = -np.abs(_wide("inf_exp2_neg"))
+    x = np.concatenate([x, np.arange(-130, 1), [-np.inf, np.nan, -125.99, -126.0, 0.0], np.zeros(8)]).astype("float32")
+    x = np.resize(x, x.size // 16 * 16)
+    want = np.where(x >= -126, np.exp2(x.astype("float64")), np.where(np.isnan(x), np.nan, 0))
+    np.testing.assert_allclose(run("inf_exp2_neg", x), want, rtol=2e-7, atol=0)
+
+
 def test_special_values(target: Target, library: Callable[..., Any]) -> None:
     run = library(16, target)
     inf, nan = np.inf, np.nan

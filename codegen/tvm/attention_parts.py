@@ -1,0 +1,299 @@
+"""The private functions of a paged attention kernel (see `attention.py`), for one row tile height where it matters.
+
+All work on a row tile in scratch memory: queries [rows, head_dim], scores [rows, SEGMENT], weights [rows, SEGMENT]
+(bf16 for bf16 caches, else in place of the scores), accumulators [rows, v_dim rounded up to 16], sums [rows, 16] and
+maxima [rows].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from inferir.codegen.tvm.llvm_lib import call
+from inferir.codegen.tvm.microkernel import MEMORY, accumulators
+from inferir.codegen.tvm.source import PrivateFunction, Writer, f32, pieces, ramp, splat
+
+SEGMENT = 256
+"""Positions per softmax update; a multiple of every allowed block size."""
+
+_LOWEST = -1e30
+_STACK = 'annotations={"disable_lower_builtin": True}'
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """Sizes of one attention: query and KV heads, dims per head, tokens per KV block; dtype "bf16" or "f32"."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_dim: int
+    block_size: int
+    dtype: str
+
+    @property
+    def pair(self) -> int:
+        """Values in one K step: 2 for bf16."""
+        return 2 if self.dtype == "bf16" else 1
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def words(self) -> int:
+        """Memory words of one query: pairs for bf16."""
+        return self.head_dim // self.pair
+
+    @property
+    def dims(self) -> int:
+        """Row length of the accumulators."""
+        return -(-self.v_dim // 16) * 16
+
+    @property
+    def memory(self) -> str:
+        return MEMORY[self.dtype]
+
+
+@contextmanager
+def _function(w: Writer, name: str, pointers: dict[str, tuple[str, str]], scalars: str) -> Iterator[None]:
+    """A private function: `pointers` maps buffers to (parameter, element type), `scalars` lists int32 parameters."""
+    w.line("@T.prim_func(private=True)")
+    params = [f'{p}: T.handle("{kind}")' for p, kind in pointers.values()]
+    params += [f"{s}: T.int32" for s in scalars.split()]
+    with w.block(f"def {name}({', '.join(params)}) -> T.int32:"):
+        w.line('T.func_attr({"tirx.noalias": True})')
+        for buffer, (p, kind) in pointers.items():
+            w.line(f'{buffer} = T.decl_buffer((1,), "{kind}", data={p})')
+        yield
+        w.line("return T.int32(0)")
+
+
+def _each(w: Writer, count: int, statement: Callable[[str, int], str]) -> None:
+    """`statement(index, lanes)` for all of `count` elements: a loop over whole vectors, then the rest."""
+    whole = count // 16
+    if whole:
+        with w.block(f"for i in range({whole}):"):
+            w.line(statement("i * 16", 16))
+    for at, lanes in pieces(count - whole * 16):
+        w.line(statement(str(whole * 16 + at), lanes))
+
+
+def start_rows(s: AttentionShape) -> PrivateFunction:
+    """Copy a tile's queries to scratch, row after row, and reset its softmax state."""
+    w = Writer()
+    name = f"attention_start_{s.dtype}_{s.head_dim}_{s.v_dim}"
+    pointers = {
+        "Q": ("q", s.memory),
+        "QUERIES": ("queries", s.memory),
+        "ACC": ("acc", "float32"),
+        "SUM": ("sums", "float32"),
+        "MAX": ("maxima", "float32"),
+    }
+    with _function(w, name, pointers, "height group stride"), w.block("for r in range(height):"):
+        head = f"T.truncmod(r, group) * {s.words}"
+        w.line(f"source: T.let[T.int32] = T.truncdiv(r, group) * stride + {head}")
+        _each(w, s.words, lambda i, n: f"QUERIES[{ramp(f'r * {s.words} + {i}', n)}] = Q[{ramp(f'source + {i}', n)}]")
+        _each(w, s.dims, lambda i, n: f"ACC[{ramp(f'r * {s.dims} + {i}', n)}] = {f32(0.0, n)}")
+        w.line(f"SUM[T.ramp(r * 16, 1, 16)] = {f32(0.0, 16)}")
+        w.line(f"MAX[r] = {f32(_LOWEST)}")
+    return PrivateFunction(name, w.text())
+
+
+def _dot(s: AttentionShape, lanes: int, acc: str, x: str, y: str) -> str:
+    return call("inf_dot_bf16", lanes, acc, x, y) if s.dtype == "bf16" else call("inf_fma", lanes, x, y, acc)
+
+
+def _offset(base: str, index: str, lanes: int) -> str:
+    """A cache index: int64 base plus int32 index, `lanes` wide."""
+    at = f"{base} + T.cast({index}, 'int64')"
+    return at if lanes == 1 else f"T.ramp({at}, T.int64(1), {lanes})"
+
+
+def scores(s: AttentionShape, height: int, features: frozenset[str]) -> PrivateFunction:
+    """scores[r, token] = queries[r] . K[token] for blocks from_block .. to_block of a segment, `stride` words each."""
+    limit = accumulators(s.dtype, features)
+    vectors = next(v for v in (4, 2, 1) if s.block_size // 16 % v == 0 and (height * v <= limit or v == 1))
+    w = Writer()
+    name = f"attention_scores_{s.dtype}_{s.head_dim}_{s.block_size}_{height}x{vectors}"
+    pointers = {
+        "QUERIES": ("queries", s.memory),
+        "K": ("k", s.memory),
+        "TABLE": ("table", "int32"),
+        "SCORES": ("scores", "float32"),
+    }
+    lane = "T.ramp(0, 1, 16)"
+    with (
+        _function(w, name, pointers, "stride from_block to_block"),
+        w.block("for b in T.serial(from_block, to_block):"),
+    ):
+        w.line("base: T.let[T.int64] = T.cast(TABLE[b], 'int64') * T.cast(stride, 'int64')")
+        with w.block(f"for g in range({s.block_size // 16 // vectors}):"):
+            w.line(f'a = T.alloc_buffer(({height * vectors}, 16), "float32", {_STACK})')
+            with w.block(f"for i in T.unroll({height * vectors}):"):
+                w.line(f"a[i, {lane}] = {f32(0.0, 16)}")
+            with w.block(f"for d in range({s.words}):"):
+                for v in range(vectors):
+                    index = f"d * {s.block_size} + g * {16 * vectors} + {16 * v}"
+                    w.line(f"k{v}: T.let = K[{_offset('base', index, 16)}]")
+                with w.block(f"for r in T.unroll({height}):"):
+                    w.line(f"x: T.let = T.broadcast(QUERIES[r * {s.words} + d], 16)")
+                    for v in range(vectors):
+                        c = f"a[r * {vectors} + {v}, {lane}]"
+                        w.line(f"{c} = {_dot(s, 16, c, 'x', f'k{v}')}")
+            with w.block(f"for r in T.unroll({height}):"), w.block(f"for v in T.unroll({vectors}):"):
+                index = f"r * {SEGMENT} + b * {s.block_size} + g * {16 * vectors} + 16 * v"
+                w.line(f"SCORES[T.ramp({index}, 1, 16)] = a[r * {vectors} + v, {lane}]")
+    return PrivateFunction(name, w.text())
+
+
+def update_softmax(name: str, s: AttentionShape, *, window: int, softcap: float, scale: float) -> PrivateFunction:
+    """One online softmax step of every row over the score vectors from_vec .. to_vec of the segment at `base`.
+
+    Scores become weights 2^(score - maximum), 0 where masked; sums, maxima and accumulators are brought to the new
+    maximum. Sums add the weights as stored, so that rounded weights still add up to one.
+    """
+    log2e = math.log2(math.e)
+    w = Writer()
+    bf16 = s.dtype == "bf16"
+    pointers = {
+        "SCORES": ("scores", "float32"),
+        "WEIGHTS": ("weights", "uint16" if bf16 else "float32"),
+        "ACC": ("acc", "float32"),
+        "SUM": ("sums", "float32"),
+        "MAX": ("maxima", "float32"),
+    }
+    name = f"{name}_softmax"
+    lane, here = "T.ramp(0, 1, 16)", f"T.ramp(r * {SEGMENT} + v * 16, 1, 16)"
+    scalars = "height group position base from_vec to_vec"
+    source = Writer()
+    with _function(source, name, pointers, scalars), source.block("for r in range(height):"):
+        w = source
+        w.line("last: T.let[T.int32] = position + T.truncdiv(r, group) - base")
+        w.line('top = T.alloc_buffer((16,), "float32")')
+        w.line('part = T.alloc_buffer((16,), "float32")')
+        w.line(f"top[{lane}] = {f32(_LOWEST, 16)}")
+        w.line(f"part[{lane}] = {f32(0.0, 16)}")
+        with w.block("for v in T.serial(from_vec, to_vec):"):
+            if softcap:
+                inner = call("inf_tanh", 16, f"SCORES[{here}] * {f32(scale / softcap, 16)}")
+                w.line(f"x: T.let = {inner} * {f32(softcap * log2e, 16)}")
+            else:
+                w.line(f"x: T.let = SCORES[{here}] * {f32(scale * log2e, 16)}")
+            w.line("lanes: T.let = T.ramp(v * 16, 1, 16)")
+            visible = f"lanes <= {splat('last', 16)}"
+            if window:
+                visible = f"T.And({visible}, lanes > {splat(f'last - {window}', 16)})"
+            w.line(f"y: T.let = T.Select({visible}, x, {f32(-math.inf, 16)})")
+            w.line(f"SCORES[{here}] = y")
+            w.line(f"top[{lane}] = {call('inf_vmax', 16, 'y', f'top[{lane}]')}")
+        w.line("old: T.let[T.float32] = MAX[r]")
+        w.line(f"new: T.let[T.float32] = {call('inf_vmax', 1, call('inf_hmax', 16, f'top[{lane}]'), 'old')}")
+        with w.block("for v in T.serial(from_vec, to_vec):"):
+            weight = call("inf_exp2_neg", 16, f"SCORES[{here}] - {splat('new', 16)}")
+            if bf16:
+                w.line(f"p: T.let = {call('inf_f32_to_bf16', 16, weight)}")
+                w.line(f"part[{lane}] = part[{lane}] + {call('inf_bf16_to_f32', 16, 'p')}")
+            else:
+                w.line(f"p: T.let = {weight}")
+                w.line(f"part[{lane}] = part[{lane}] + p")
+            w.line(f"WEIGHTS[{here}] = p")
+        w.line(f"factor: T.let[T.float32] = {call('inf_exp2_neg', 1, 'old - new')}")
+        row = "T.ramp(r * 16, 1, 16)"
+        w.line(f"SUM[{row}] = SUM[{row}] * {splat('factor', 16)} + part[{lane}]")
+        w.line("MAX[r] = new")
+        with w.block("if factor != T.float32(1):"), w.block(f"for i in range({s.dims // 16}):"):
+            at = f"T.ramp(r * {s.dims} + i * 16, 1, 16)"
+            w.line(f"ACC[{at}] = ACC[{at}] * {splat('factor', 16)}")
+    return PrivateFunction(name, source.text())
+
+
+def weighted_sum(s: AttentionShape, height: int, features: frozenset[str]) -> PrivateFunction:
+    """acc[r] += sum of weights[r, token] * V[token] for tokens from from_block's first up to `visible` of a segment."""
+    limit = accumulators(s.dtype, features)
+    vectors = next(v for v in (4, 2, 1) if height * v <= limit or v == 1)
+    columns = pieces(s.v_dim)
+    w = Writer()
+    name = f"attention_sum_{s.dtype}_{s.v_dim}_{s.block_size}_{height}x{vectors}"
+    pointers = {
+        "WEIGHTS": ("weights", s.memory),
+        "V": ("v", s.memory),
+        "TABLE": ("table", "int32"),
+        "ACC": ("acc", "float32"),
+    }
+    with _function(w, name, pointers, "stride from_block visible"):
+        whole = s.v_dim // (16 * vectors)
+        if whole:
+            with w.block(f"for g in range({whole}):"):
+                _sum_columns(w, s, height, [(f"g * {16 * vectors} + {16 * v}", 16) for v in range(vectors)])
+        rest = [(str(at), lanes) for at, lanes in columns if at >= whole * 16 * vectors]
+        for i in range(0, len(rest), vectors):
+            with w.block("for _ in range(1):"):
+                _sum_columns(w, s, height, rest[i : i + vectors])
+    return PrivateFunction(name, w.text())
+
+
+def _sum_columns(w: Writer, s: AttentionShape, height: int, columns: list[tuple[str, int]]) -> None:
+    """The weighted sum of some columns of V: (first column, lanes) each, kept in registers over all blocks."""
+    per_block = s.block_size // s.pair
+    for j, (_, lanes) in enumerate(columns):
+        w.line(f'a{j} = T.alloc_buffer(({height}, {lanes}), "float32", {_STACK})')
+
+    def rows(statement: Callable[[str, str, int], str]) -> None:
+        for j, (at, lanes) in enumerate(columns):
+            acc = f"ACC[{ramp(f'r * {s.dims} + {at}', lanes)}]"
+            w.line(statement(f"a{j}[r, {ramp('0', lanes)}]", acc, lanes))
+
+    def step(k: str, last: bool) -> None:
+        for j, (at, lanes) in enumerate(columns):
+            value = f"V[{_offset('base', f'{k} * {s.v_dim} + {at}', lanes)}]"
+            if last:
+                value = f"T.bitwise_and({value}, {splat('T.int32(65535)', lanes)})"
+            w.line(f"v{j}: T.let = {value}")
+        with w.block(f"for r in T.unroll({height}):"):
+            w.line(f"x: T.let = WEIGHTS[r * {SEGMENT // s.pair} + b * {per_block} + {k}]")
+            for j, (_, lanes) in enumerate(columns):
+                c = f"a{j}[r, {ramp('0', lanes)}]"
+                w.line(f"{c} = {_dot(s, lanes, c, splat('x', lanes), f'v{j}')}")
+
+    with w.block(f"for r in T.unroll({height}):"):
+        rows(lambda register, acc, lanes: f"{register} = {acc}")
+    with w.block(f"for b in T.serial(from_block, T.truncdiv(visible + {s.block_size - 1}, {s.block_size})):"):
+        w.line("base: T.let[T.int64] = T.cast(TABLE[b], 'int64') * T.cast(stride, 'int64')")
+        w.line(f"tokens: T.let[T.int32] = T.min({s.block_size}, visible - b * {s.block_size})")
+        with w.block(f"for k in range(T.truncdiv(tokens, {s.pair})):"):
+            step("k", False)
+        if s.pair == 2:
+            # The other half of the last pair was perhaps never written.
+            with w.block("if T.bitwise_and(tokens, 1) == 1:"):
+                w.line("k: T.let[T.int32] = T.truncdiv(tokens, 2)")
+                step("k", True)
+    with w.block(f"for r in T.unroll({height}):"):
+        rows(lambda register, acc, lanes: f"{acc} = {register}")
+
+
+def finish_rows(s: AttentionShape) -> PrivateFunction:
+    """out[token, head] = accumulators / sum for every row of a tile; `stride` elements between tokens."""
+    w = Writer()
+    name = f"attention_finish_{s.dtype}_{s.v_dim}"
+    pointers = {
+        "OUT": ("out", "uint16" if s.dtype == "bf16" else "float32"),
+        "ACC": ("acc", "float32"),
+        "SUM": ("sums", "float32"),
+    }
+    with _function(w, name, pointers, "height group stride"), w.block("for r in range(height):"):
+        w.line(f"inverse: T.let[T.float32] = T.float32(1) / {call('inf_hsum', 16, 'SUM[T.ramp(r * 16, 1, 16)]')}")
+        head = f"T.truncmod(r, group) * {s.v_dim}"
+        w.line(f"target: T.let[T.int32] = T.truncdiv(r, group) * stride + {head}")
+
+        def store(i: str, lanes: int) -> str:
+            value = f"ACC[{ramp(f'r * {s.dims} + {i}', lanes)}] * {splat('inverse', lanes)}"
+            value = call("inf_f32_to_bf16", lanes, value) if s.dtype == "bf16" else value
+            return f"OUT[{ramp(f'target + {i}', lanes)}] = {value}"
+
+        _each(w, s.v_dim, store)
+    return PrivateFunction(name, w.text())
