@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from inferir.ir.dims import T
-from inferir.ir.dtypes import DType
 from inferir.ir.errors import PassError
 from inferir.ir.graph import Graph, Node
 
@@ -26,8 +24,8 @@ SOURCES = frozenset({"core.input", "core.weight", "core.scalar", "core.constant"
 class Pass(Protocol):
     """A rewrite of a whole graph. Implementations are frozen dataclasses whose fields are the options.
 
-    `requires` and `ensures` name properties (`passes.properties`); the driver checks that what a pass requires was ensured before
-    and that what it ensures holds afterwards.
+    `requires` and `ensures` name properties (`passes.properties`); the driver checks that what a pass requires was
+    ensured before and that what it ensures holds afterwards.
     """
 
     name: ClassVar[str]
@@ -44,11 +42,13 @@ class Pass(Protocol):
 class PassOptions:
     """Everything the pipeline depends on besides the graph.
 
-    opt_level: 0 keeps every op a kernel of its own, 1 recognises and fuses, 2 also elides roundings inside kernels, 3 also pushes the
-    gather of logit rows through the whole last layer.
+    opt_level: 0 keeps every op a kernel of its own, 1 recognises and fuses, 2 also elides roundings inside kernels, 3
+      also pushes the gather of logit rows through the whole last layer.
     disabled: names of passes to leave out; leaving out one that a later pass requires is an error.
-    max_model_len: positions are 0 … max_model_len - 1. max_num_batched_tokens bounds T, max_num_seqs S, max_logit_rows R (default: one per sequence).
-    block_size: token slots per cache block. vocab_size: tokens that may be drawn (default: all logits).
+    max_model_len: positions are 0 … max_model_len - 1.
+    max_num_batched_tokens, max_num_seqs, max_logit_rows: bounds of T, S and R (default of the last: max_num_seqs).
+    block_size: token slots per cache block.
+    vocab_size: tokens that may be drawn (default: all logits).
     """
 
     opt_level: int = 2
@@ -58,7 +58,6 @@ class PassOptions:
     max_num_seqs: int = 64
     max_logit_rows: int | None = None
     block_size: int = 16
-    dtype: DType = DType.BF16
     vocab_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -89,7 +88,9 @@ class Refusal:
 
 @dataclass
 class Ledger:
-    """What passes find out besides the new graph: refusals, and the recipes of weights that are computed when the artifact is written."""
+    """What passes find out besides the new graph: refusals, and the recipes of weights that are computed when the
+    artifact is written.
+    """
 
     refusals: list[Refusal] = field(default_factory=list)
     recipes: dict[str, Graph] = field(default_factory=dict)
@@ -112,6 +113,3 @@ def refuse(pass_name: str, node: Node, reason: str) -> PassError:
 def has_tokens(shape: tuple[object, ...]) -> bool:
     """True if any dimension depends on T."""
     return any(not isinstance(d, int) and T in d.free_symbols for d in shape)  # type: ignore[attr-defined]
-
-
-Check = Callable[[Graph], str | None]

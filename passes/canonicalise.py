@@ -28,8 +28,9 @@ _NEUTRAL_LEFT = {"tensor.add": 0, "tensor.mul": 1}
 
 @dataclass(frozen=True)
 class Canonicalise:
-    """Removes what does nothing (identity views, casts, slices, x·1, x+0), joins chains of views, permutes, casts and slices, and writes
-    powers as products and products with matrices as `tensor.linear`."""
+    """Removes what does nothing (identity views, casts, slices, x·1, x+0), joins chains of views, permutes, casts and
+    slices, and writes powers as products and products with matrices as `tensor.linear`.
+    """
 
     name: ClassVar[str] = "canonicalise"
     why: ClassVar[str] = "one spelling of views, casts and powers keeps later patterns few"
@@ -47,7 +48,7 @@ class Canonicalise:
 def _visit(node: Node, operands: tuple[Value, ...]) -> Value | None:
     rule = _RULES.get(node.op)
     out = rule(node, operands) if rule is not None else None
-    if out is not None or node.op in _RULES and node.op not in _NEUTRAL_RIGHT:
+    if out is not None or (node.op in _RULES and node.op not in _NEUTRAL_RIGHT):
         return out
     return _unbroadcast(node, operands) if len(operands) > 1 and has_trait(node.op, ELEMENTWISE) else None
 
@@ -146,7 +147,12 @@ def _neutral(node: Node, operands: tuple[Value, ...]) -> Value | None:
     a, b = operands
     if _number(b) == _NEUTRAL_RIGHT[node.op] and _number(b) is not None and a.type == node.types[0]:
         return a
-    if node.op in _NEUTRAL_LEFT and _number(a) is not None and _number(a) == _NEUTRAL_LEFT[node.op] and b.type == node.types[0]:
+    if (
+        node.op in _NEUTRAL_LEFT
+        and _number(a) is not None
+        and _number(a) == _NEUTRAL_LEFT[node.op]
+        and b.type == node.types[0]
+    ):
         return b
     if node.op == "tensor.pow":
         return _power(node, a, _number(b))

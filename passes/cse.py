@@ -11,7 +11,9 @@ from inferir.passes.walk import rebuilt
 
 @dataclass(frozen=True)
 class ShareCommon:
-    """Merges nodes with the same op, operands and attributes. All ops are pure, so this is always right; the first provenance stays."""
+    """Merges nodes with the same op, operands and attributes. All ops are pure, so this is always right; the first
+    provenance stays.
+    """
 
     name: ClassVar[str] = "share-common"
     why: ClassVar[str] = "layers recompute the same views, scalars and tables"

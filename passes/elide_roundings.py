@@ -18,9 +18,9 @@ _COMPUTES = frozenset({"nn.rms_norm", "nn.layer_norm", "nn.rotary", "nn.gated_ac
 
 @dataclass(frozen=True)
 class ElideRoundings:
-    """Rewrites region bodies so that bf16 and f16 values computed inside are f32, and are rounded only where they leave the region or
-    are written to a cache. What the region reads and returns keeps its type. Rounds less often than the captured model; float32
-    graphs do not change.
+    """Rewrites region bodies so that bf16 and f16 values computed inside are f32, and are rounded only where they leave
+    the region or are written to a cache. What the region reads and returns keeps its type. Rounds less often than
+    the captured model; float32 graphs do not change.
     """
 
     name: ClassVar[str] = "elide-roundings"
@@ -45,7 +45,9 @@ class ElideRoundings:
 
 
 class _Widened:
-    """`stored` holds values with their captured type where they exist in it, `wide` the float32 form of half-precision values."""
+    """`stored` holds values with their captured type where they exist in it, `wide` the float32 form of half-precision
+    values.
+    """
 
     def __init__(self, body: Graph) -> None:
         self.body = body
@@ -68,7 +70,9 @@ class _Widened:
         elif node.op == "tensor.cast":
             self._cast(node, b)
         elif node.op == "tensor.linear_packed" and _half(node.result):
-            self.wide[node.result] = b.op(node.op, *map(self._narrow, node.operands), **node.attrs.replace(dtype=DType.F32))
+            self.wide[node.result] = b.op(
+                node.op, *map(self._narrow, node.operands), **node.attrs.replace(dtype=DType.F32)
+            )
             self.changed = True
         elif has_trait(node.op, VIEW) or node.op in _MOVES:
             self._move(node, b)

@@ -7,17 +7,21 @@ from inferir.ir.graph import Node, Value
 from inferir.ir.registry import ELEMENTWISE, has_trait
 from inferir.passes.grouping import ANCHORS, Grouping, Uses
 
+_STORED = "the product would be stored twice or a kernel lies between"
 _ELEMENTWISE_NN = frozenset({"nn.gated_act", "nn.softcap"})
 
 
 def reason_against(anchor: Node, inside: set[Node], node: Node, grouping: Grouping) -> str | None:
     """Why `node` cannot join the product `anchor` and what is `inside` its kernel already, or None.
 
-    A node may join if it works element by element at the place of the product's result (for halves that alternate: of one half), and
-    its other operands are rows or vectors of the same width, or numbers.
+    A node may join if it works element by element at the place of the product's result (for halves that alternate: of
+    one half), and its other operands are rows or vectors of the same width, or numbers.
     """
     if node.op == "tensor.view":
-        return None if node.operands[0].node in inside else "the view is not of the product itself"
+        source = node.operands[0]
+        while source.op == "tensor.view" and source.node in grouping.uses.free:
+            source = source.node.operands[0]
+        return None if source.node in inside else "the view is not of the product itself"
     if not has_trait(node.op, ELEMENTWISE) and node.op not in _ELEMENTWISE_NN:
         return f"{node.op} needs more than one element of the product"
     uses = grouping.uses
@@ -43,7 +47,7 @@ def reason_against(anchor: Node, inside: set[Node], node: Node, grouping: Groupi
 
 def _tile_shape(anchor: Node) -> tuple[Dim, ...]:
     rows, n = anchor.types[0].shape
-    return (rows, int(n) // int(anchor.attrs["interleave"]))  # type: ignore[call-overload]
+    return (rows, int(n) // int(anchor.attrs["interleave"]))
 
 
 def _through_half(anchor: Node, value: Value) -> Value:
@@ -67,7 +71,9 @@ def _text(shape: tuple[Dim, ...]) -> str:
 
 
 def epilogue_of(anchor: Node, grouping: Grouping, views_only: bool) -> tuple[list[Node], dict[Node, str]]:
-    """The largest epilogue of `anchor` with one result that keeps groups acyclic, and the reasons of readers that stay outside."""
+    """The largest epilogue of `anchor` with one result that keeps groups acyclic, and the reasons of readers that stay
+    outside.
+    """
     uses = grouping.uses
     inside: set[Node] = {anchor}
     chain: list[Node] = []
@@ -78,7 +84,11 @@ def epilogue_of(anchor: Node, grouping: Grouping, views_only: bool) -> tuple[lis
         node = queue.pop(0)
         if node in inside or node in refused or node.op in ANCHORS:
             continue
-        reason = "fusion is off" if views_only and node.op != "tensor.view" else reason_against(anchor, inside, node, grouping)
+        reason = (
+            "fusion is off"
+            if views_only and node.op != "tensor.view"
+            else reason_against(anchor, inside, node, grouping)
+        )
         if reason is None and len(grouping.of[node].nodes) > 1:
             reason = "another product has taken it as epilogue"
         if reason is not None:
@@ -92,7 +102,7 @@ def epilogue_of(anchor: Node, grouping: Grouping, views_only: bool) -> tuple[lis
     for length in range(len(chain), 0, -1):
         nodes = [anchor, *chain[:length]]
         if len(grouping.outputs(nodes)) == 1 and grouping.reason_against(grouping.of[n] for n in nodes) is None:
-            refused.update({n: "the product would be stored twice or a kernel lies between" for n in chain[length:]})
+            refused.update(dict.fromkeys(chain[length:], _STORED))
             return chain[:length], refused
-    refused.update({n: "the product would be stored twice or a kernel lies between" for n in chain})
+    refused.update(dict.fromkeys(chain, _STORED))
     return [], refused

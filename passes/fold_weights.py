@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os.path
+import itertools
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -17,8 +17,9 @@ _QUIET = ("tensor.cast", "tensor.view", "tensor.expand")
 
 @dataclass(frozen=True)
 class FoldWeights:
-    """Every maximal computation on weights and constants becomes one new `core.weight`; its recipe, a graph without inputs over the
-    checkpoint's weights with the output `value`, goes to `ledger.recipes` under the new name."""
+    """Every maximal computation on weights and constants becomes one new `core.weight`; its recipe, a graph without
+    inputs over the checkpoint's weights with the output `value`, goes to `ledger.recipes` under the new name.
+    """
 
     ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
 
@@ -70,7 +71,8 @@ def _joined(names: list[str]) -> str:
     if len(names) < 2:
         return "".join(names)
     paths = [n.split(".") for n in names]
-    common = os.path.commonprefix(paths)
+    same = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False))
+    common = [level[0] for level in same]
     parts = dict.fromkeys(p[len(common)] for p in paths if len(p) > len(common))
     return ".".join([*common, "+".join(parts)])
 

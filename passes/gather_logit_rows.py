@@ -24,9 +24,9 @@ _MIXES = frozenset({"attn.paged", "attn.attention", "kv.write", "core.input"})
 class GatherLogitRows:
     """Adds the input `rows` [R]: output `logits` becomes f32 [R, V], row i for token rows[i].
 
-    The gather moves up from the logits as far as every op works row by row and only feeds the logits. With `through_layer` that is up
-    to the last attention. Otherwise it is the highest single value behind all products but the last, which all tokens' data passes
-    through: the residual sum before the last norm.
+    The gather moves up from the logits as far as every op works row by row and only feeds the logits. With
+    `through_layer` that is up to the last attention. Otherwise it is the highest single value behind all products but
+    the last, which all tokens' data passes through: the residual sum before the last norm.
     """
 
     through_layer: bool = False
@@ -53,11 +53,15 @@ class GatherLogitRows:
                     env[value] = Builder(node.loc).op("tensor.gather_rows", value, rows)
                 else:
                     operands = tuple(env[v] if has_tokens(v.type.shape) else v for v in node.operands)
-                    env[value] = make_node(node.op, operands, {k: _in_rows(a) for k, a in node.attrs.items()}, node.loc).result
+                    env[value] = make_node(
+                        node.op, operands, {k: _in_rows(a) for k, a in node.attrs.items()}, node.loc
+                    ).result
         out = env[logits]
         if out.type.dtype is not DType.F32:
             out = Builder(logits.node.loc).op("tensor.cast", out, dtype=DType.F32)
-        outputs = tuple(out if name == "logits" else v for name, v in zip(graph.output_names, graph.outputs, strict=True))
+        outputs = tuple(
+            out if name == "logits" else v for name, v in zip(graph.output_names, graph.outputs, strict=True)
+        )
         return Graph((*graph.inputs, rows), outputs, graph.output_names, graph.name)
 
     @staticmethod
@@ -102,14 +106,14 @@ def residual_sum(graph: Graph, logits: Value) -> Value:
     chain = [sources[0]]
     while chain[-1] is not logits.node:
         chain.append(top[chain[-1]])
-    best, products = logits.node, 0
+    best, products = logits, 0
     for node in reversed(chain[:-1]):
-        between = _tail(best.results[0], {node})
+        between = _tail(best, {node})
         products += sum(n.op in _PRODUCTS for n in between if n is not node)
         if products > 1 or node.op == "core.input":
             break
-        best = node
-    return best.results[0]
+        best = node.result
+    return best
 
 
 def _in_rows(attr: Any) -> Any:

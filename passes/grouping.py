@@ -23,8 +23,9 @@ class Uses:
     """What is known about the nodes of a graph before grouping.
 
     free: nodes that cost nothing and are repeated inside every region that reads them (views, table rows by position).
-    base: operand values with free nodes looked through, per node. strict: operand values that must lie in memory as they are, because the
-    node reads them by another index than its own row (products, attention, gather tables, caches).
+    base: operand values with free nodes looked through, per node. strict: operand values that must lie in memory as
+    they are, because the node reads them by another index than its own row (products, attention, gather tables,
+    caches).
     """
 
     graph: Graph
@@ -52,7 +53,7 @@ def row_symbol(node: Node) -> Dim | None:
 
 
 def find_uses(graph: Graph, free_ops: frozenset[str], share_lookups: bool) -> Uses:
-    """Classify nodes. free_ops: ops to repeat besides views; share_lookups: also repeat reads of tables by `positions`."""
+    """Classify nodes. free_ops: ops to repeat besides views; share_lookups: repeat reads of tables by `positions`."""
     pinned = set(graph.outputs) | {v for n in graph.nodes for v in strict_operands(n)}
     free: set[Node] = set()
     for node in graph.nodes:
@@ -112,7 +113,9 @@ class Grouping:
         self.below: dict[int, int] = {}
         for i, (node, operands) in enumerate(uses.base.items()):
             anchor = ANCHORS.get(node.op, "rowwise")
-            self.of[node] = self.groups[i] = Group(i, anchor, row_symbol(node), [node], set(uses.strict[node]), set(node.results))
+            self.of[node] = self.groups[i] = Group(
+                i, anchor, row_symbol(node), [node], set(uses.strict[node]), set(node.results)
+            )
             above = 0
             for value in operands:
                 if value.node in self.of:

@@ -20,9 +20,9 @@ _INDEX_INPUTS = ("ids", "positions")
 
 @dataclass(frozen=True)
 class InsertKv:
-    """Adds inputs `slots` [T], `block_tables` [S, MB], `attn_items` [A, 4] (i32) and `kcache.i`, `vcache.i` per layer; keys and values are
-    written to the caches, which become outputs, and attention reads them. `ids` and `positions` become i32. Scale, window and
-    softcap of every layer are kept.
+    """Adds inputs `slots` [T], `block_tables` [S, MB], `attn_items` [A, 4] (i32) and `kcache.i`, `vcache.i` per layer;
+    keys and values are written to the caches, which become outputs, and attention reads them. `ids` and `positions`
+    become i32. Scale, window and softcap of every layer are kept.
     """
 
     block_size: int
@@ -34,7 +34,11 @@ class InsertKv:
 
     def run(self, graph: Graph) -> Graph:
         b = Builder()
-        indices = {v: b.input(v.node.attrs["name"], TensorType(v.type.shape, DType.I32), v.node.loc) for v in graph.inputs if _is_index(v)}
+        indices = {
+            v: b.input(v.node.attrs["name"], TensorType(v.type.shape, DType.I32), v.node.loc)
+            for v in graph.inputs
+            if _is_index(v)
+        }
         slots = b.input("slots", TensorType((T,), DType.I32))
         tables = b.input("block_tables", TensorType((S, MB), DType.I32))
         items = b.input("attn_items", TensorType((A, 4), DType.I32))
@@ -47,7 +51,9 @@ class InsertKv:
                 return attention(node, operands)
             if any(v in indices for v in node.operands) and node.op not in _GATHERS:
                 wide = [
-                    Builder(node.loc).op("tensor.cast", new, dtype=old.type.dtype) if old in indices and old.type != new.type else new
+                    Builder(node.loc).op("tensor.cast", new, dtype=old.type.dtype)
+                    if old in indices and old.type != new.type
+                    else new
                     for old, new in zip(node.operands, operands, strict=True)
                 ]
                 return Builder(node.loc).node(node.op, wide, node.attrs).results
@@ -63,7 +69,7 @@ class InsertKv:
                 name = f"{role}cache.{layer}"
                 if name in caches:
                     raise refuse(self.name, node, f"layer {layer} has two attentions; give each a layer of its own")
-                heads, size = int(x.type.shape[1]), int(x.type.shape[2])  # type: ignore[call-overload]
+                heads, size = int(x.type.shape[1]), int(x.type.shape[2])
                 try:
                     kind = cache_type(role, heads, size, self.block_size, x.type.dtype)
                 except IRError as error:
@@ -72,7 +78,9 @@ class InsertKv:
                 written[name] = b.op("kv.write", caches[name], x, slots, role=role, block_size=self.block_size)
             attrs = {key: node.attrs[key] for key in ("scale", "window", "softcap", "layer")}
             stores = (written[f"kcache.{layer}"], written[f"vcache.{layer}"])
-            return b.op("attn.paged", q, *stores, tables, items, kv_heads=k.type.shape[1], block_size=self.block_size, **attrs)
+            return b.op(
+                "attn.paged", q, *stores, tables, items, kv_heads=k.type.shape[1], block_size=self.block_size, **attrs
+            )
 
         walk.run(visit)
         return walk.graph_with((slots, tables, items, *caches.values()), written)

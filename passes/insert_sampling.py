@@ -14,7 +14,8 @@ from inferir.passes.base import ROWS_GATHERED, SAMPLED
 
 @dataclass(frozen=True)
 class InsertSampling:
-    """Adds the inputs `temperature` f32, `seed` i32 and `counter` i32, one per logit row, and the output `tokens` i32 [R].
+    """Adds the inputs `temperature` f32, `seed` i32 and `counter` i32, one per logit row, and the output `tokens` i32
+    [R].
 
     valid: how many logits may be drawn (a padded vocabulary has more); default all.
     """
@@ -28,7 +29,7 @@ class InsertSampling:
 
     def run(self, graph: Graph) -> Graph:
         logits = graph.output("logits")
-        vocabulary = int(logits.type.shape[1])  # type: ignore[call-overload]
+        vocabulary = int(logits.type.shape[1])
         valid = vocabulary if self.valid is None else self.valid
         if not 0 < valid <= vocabulary:
             raise PassError(f"{self.name}: {valid} tokens may be drawn, but there are {vocabulary} logits")

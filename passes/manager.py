@@ -1,4 +1,4 @@
-"""The driver: runs passes in order, checks graphs and properties in between, and keeps the graph after every pass for people."""
+"""The driver: runs passes in order, checks graphs and properties in between, and shows the graph after every pass."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ class PassRecord:
 
 @dataclass(frozen=True)
 class PipelineResult:
-    """graph: kernel regions over inputs and weights. plan: its calls and buffers. recipes: by weight name, the graph (output `value`) that
-    computes a new weight from the checkpoint's. refusals: rewrites considered and not done. records: passes in order."""
+    """graph: kernel regions over inputs and weights. plan: its calls and buffers. recipes: by weight name, the graph
+    (output `value`) that computes a new weight from the checkpoint's. refusals: rewrites considered and not done.
+    records: passes in order.
+    """
 
     graph: Graph
     plan: StepPlan
@@ -48,12 +50,17 @@ class PipelineResult:
 
 
 def run_passes(
-    graph: Graph, passes: Iterable[Pass], *, print_after: Print | None = None, dump_dir: Path | None = None, check: bool = True
+    graph: Graph,
+    passes: Iterable[Pass],
+    *,
+    print_after: Print | None = None,
+    dump_dir: Path | None = None,
+    check: bool = True,
 ) -> tuple[Graph, list[PassRecord]]:
     """Run `passes` in order. The verifier runs on the first graph and after every pass that changed something.
 
-    print_after(name, graph) is called after every pass; dump_dir receives `NN-name.txt`. Raises `PassError` if a pass requires a property
-    that none before it ensured, or a pass breaks the graph or its promise.
+    print_after(name, graph) is called after every pass; dump_dir receives `NN-name.txt`. Raises `PassError` if a pass
+    requires a property that none before it ensured, or a pass breaks the graph or its promise.
     """
     if check:
         verify(graph)
@@ -105,15 +112,14 @@ def run_pipeline(
 ) -> PipelineResult:
     """Turn a captured graph ((ids [T], positions [T]) -> logits [T, V]) into kernels and a plan.
 
-    weight_types: what the checkpoint holds; every weight of the graph must be there with that type (None: not checked). Raises
-    `PassError` naming pass, op and module for a graph that cannot be handled.
+    weight_types: what the checkpoint holds; every weight of the graph must be there with that type (None: not checked).
+    Raises `PassError` naming pass, op and module for a graph that cannot be handled.
     """
     unknown = sorted(options.disabled - set(pass_names()))
     if unknown:
         raise PassError(f"there is no pass named {unknown[0]!r}; passes are {', '.join(pass_names())}")
-    for name, value in graph.weights().items() if weight_types is not None else ():
-        if weight_types is not None and weight_types.get(name) != value.type:
-            raise PassError(f"weight {name!r} is {value.type} in the graph and {weight_types.get(name, 'missing')} in the checkpoint")
+    if weight_types is not None:
+        _check_weights(graph, weight_types)
     ledger = Ledger()
     try:
         out, records = run_passes(graph, build_pipeline(options, ledger), print_after=print_after, dump_dir=dump_dir)
@@ -123,3 +129,10 @@ def run_pipeline(
         raise PassError(str(error)) from error
     records.append(PassRecord("plan", time.perf_counter() - start, False))
     return PipelineResult(out, step, dict(ledger.recipes), tuple(ledger.refusals), tuple(records))
+
+
+def _check_weights(graph: Graph, types: Mapping[str, TensorType]) -> None:
+    for name, value in graph.weights().items():
+        if types.get(name) != value.type:
+            held = types.get(name, "missing")
+            raise PassError(f"weight {name!r} is {value.type} in the graph and {held} in the checkpoint")

@@ -13,7 +13,9 @@ from inferir.passes.walk import rebuilt
 
 @dataclass(frozen=True)
 class MergeGateUp:
-    """gated_act(linear(x, g), linear(x, u)) reads both operands from one linear with the weights below each other, gate first."""
+    """gated_act(linear(x, g), linear(x, u)) reads both operands from one linear with the weights below each other, gate
+    first.
+    """
 
     ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
 

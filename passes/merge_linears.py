@@ -28,7 +28,7 @@ def merged(x: Value, linears: Sequence[Node]) -> list[Value]:
     slices = []
     start = 0
     for node in linears:
-        stop = start + int(node.operands[1].type.shape[0])  # type: ignore[call-overload]
+        stop = start + int(node.operands[1].type.shape[0])
         slices.append(Builder(node.loc).op("tensor.slice", out, dim=last, start=start, stop=stop))
         start = stop
     return slices

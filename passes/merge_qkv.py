@@ -15,7 +15,9 @@ _STOPS = frozenset({"tensor.linear", "tensor.matmul"})
 
 @dataclass(frozen=True)
 class MergeQkv:
-    """`tensor.linear` nodes on one value whose results reach captured attention without another product become one, with slices."""
+    """`tensor.linear` nodes on one value whose results reach captured attention without another product become one,
+    with slices.
+    """
 
     ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
 

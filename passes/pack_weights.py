@@ -19,8 +19,8 @@ BLOCK = 64
 class PackWeights:
     """`tensor.linear` becomes `tensor.linear_packed` on `layout.pack_weight`, and its bias a separate add.
 
-    A product that is only read as two halves by one elementwise op (a merged gate and up projection) is packed with the halves
-    alternating, so that a tile of it holds both operands of the activation.
+    A product that is only read as two halves by one elementwise op (a merged gate and up projection) is packed with the
+    halves alternating, so that a tile of it holds both operands of the activation.
     """
 
     interleave: bool = True
@@ -32,7 +32,9 @@ class PackWeights:
 
     def run(self, graph: Graph) -> Graph:
         users = graph.users()
-        halved = {n: _halves(n, users, graph) for n in graph.nodes if n.op == "tensor.linear"} if self.interleave else {}
+        halved = (
+            {n: _halves(n, users, graph) for n in graph.nodes if n.op == "tensor.linear"} if self.interleave else {}
+        )
         cut = {slice_: node for node, slices in halved.items() for slice_ in slices}
 
         def visit(node: Node, operands: tuple[Value, ...]) -> Value | None:
@@ -79,4 +81,6 @@ def _sliced_bias(node: Node, biased: Value) -> Value:
     out, bias = biased.node.operands
     half = rebuild(node, (out,)).result
     b = Builder(node.loc)
-    return b.op("tensor.add", half, b.op("tensor.slice", bias, dim=0, start=node.attrs["start"], stop=node.attrs["stop"]))
+    return b.op(
+        "tensor.add", half, b.op("tensor.slice", bias, dim=0, start=node.attrs["start"], stop=node.attrs["stop"])
+    )

@@ -1,4 +1,4 @@
-"""The pipeline: from a captured graph to a graph of kernels. One list; the order of phases is the order of this file."""
+"""The pipeline, from a captured graph to a graph of kernels: one list, in phases."""
 
 from __future__ import annotations
 

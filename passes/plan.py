@@ -13,8 +13,9 @@ from inferir.ir.types import TensorType
 
 @dataclass(frozen=True)
 class PlannedOp:
-    """One kernel call. `args` match the kernel's parameters: the region's operands in order, then its results in order without the
-    caches that are written in place."""
+    """One kernel call. `args` match the kernel's parameters: the region's operands in order, then its results in order
+    without the caches that are written in place.
+    """
 
     region: Node
     args: tuple[Arg, ...]
@@ -22,7 +23,9 @@ class PlannedOp:
 
 @dataclass(frozen=True)
 class Buffer:
-    """An intermediate value: `nbytes` at `offset` in the arena, live from the op that makes it (`first`) to its last reader (`last`)."""
+    """An intermediate value: `nbytes` at `offset` in the arena, live from the op that makes it (`first`) to its last
+    reader (`last`).
+    """
 
     op: int
     result: int
@@ -44,7 +47,9 @@ class OutputSpec:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """A step: `ops` in order, over an arena of `arena_bytes`. One plan serves all buckets; buffers are sized for `bounds`."""
+    """A step: `ops` in order, over an arena of `arena_bytes`. One plan serves all buckets; buffers are sized for
+    `bounds`.
+    """
 
     ops: tuple[PlannedOp, ...]
     arena_bytes: int
@@ -62,13 +67,18 @@ def plan(graph: Graph, bounds: Mapping[str, int]) -> StepPlan:
     for node in regions:
         if node.op != "kernel.region":
             raise PassError(f"plan: {node.op} in {node.loc.module or 'the graph'} is not in a kernel")
-    places: dict[Value, Arg] = {v: _source(v) for n in graph.nodes if n.op in ("core.input", "core.weight") for v in n.results}
+    places: dict[Value, Arg] = {
+        v: _source(v) for n in graph.nodes if n.op in ("core.input", "core.weight") for v in n.results
+    }
     aliased = _follow_caches(regions, places)
     outputs = _outputs(graph, places, bounds)
     placed = _place(_buffers(graph, regions, places, bounds))
     for buffer in placed:
         places[regions[buffer.op].results[buffer.result]] = ArenaArg(buffer.offset)
-    ops = tuple(PlannedOp(n, tuple(places[v] for v in (*n.operands, *(r for r in n.results if r not in aliased)))) for n in regions)
+    ops = tuple(
+        PlannedOp(n, tuple(places[v] for v in (*n.operands, *(r for r in n.results if r not in aliased))))
+        for n in regions
+    )
     arena = max((b.offset + b.nbytes for b in placed), default=0)
     return StepPlan(ops, _aligned(arena), tuple(placed), outputs, dict(bounds))
 
@@ -131,7 +141,9 @@ def _place(buffers: list[Buffer]) -> list[Buffer]:
     placed: list[Buffer] = []
     for buffer in sorted(buffers, key=lambda b: (-b.nbytes, b.op, b.result)):
         offset = 0
-        for other in sorted((p for p in placed if p.first <= buffer.last and buffer.first <= p.last), key=lambda p: p.offset):
+        for other in sorted(
+            (p for p in placed if p.first <= buffer.last and buffer.first <= p.last), key=lambda p: p.offset
+        ):
             if offset + buffer.nbytes <= other.offset:
                 break
             offset = max(offset, _aligned(other.offset + other.nbytes))

@@ -21,9 +21,11 @@ _SHIFTED = P("tensor.add", Any_("w"), Scalar("offset"))
 
 @dataclass(frozen=True)
 class RecogniseRmsNorm:
-    """Grows `nn.rms_norm` from the inside out: x·rsqrt(mean(x²)+eps), then the weight (w or w plus a number), then the casts around it.
+    """Grows `nn.rms_norm` from the inside out: x·rsqrt(mean(x²)+eps), then the weight (w or w plus a number), then the
+    casts around it.
 
-    Which side of the rounding the weight is on is kept (`round_before_weight`). Norms over heads are the same op on [T, H, D].
+    Which side of the rounding the weight is on is kept (`round_before_weight`). Norms over heads are the same op on [T,
+    H, D].
     """
 
     name: ClassVar[str] = "recognise-rms-norm"

@@ -31,11 +31,14 @@ _PARTIAL = P(
 
 @dataclass(frozen=True)
 class RecogniseRotary:
-    """x·cos + rotate_half(x)·sin on x [T, H, d] with cos, sin [T, d] becomes `nn.rotary`; so does the same on the first d entries of
-    every head with the rest passed through. Interleaved variants stay as they are."""
+    """x·cos + rotate_half(x)·sin on x [T, H, d] with cos, sin [T, d] becomes `nn.rotary`; so does the same on the first
+    d entries of every head with the rest passed through. Interleaved variants stay as they are.
+    """
 
     name: ClassVar[str] = "recognise-rotary"
-    why: ClassVar[str] = "one op instead of slices, negation and concatenation, which a kernel would have to index through"
+    why: ClassVar[str] = (
+        "one op instead of slices, negation and concatenation, which a kernel would have to index through"
+    )
     requires: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR})
     ensures: ClassVar[frozenset[str]] = frozenset()
 
@@ -85,7 +88,11 @@ def _whole(candidate: Value) -> Value | None:
     if any(found[k].type.shape != (rows, 1, d) for k in ("cos_heads", "sin_heads")):
         return None
     start = _start(x, found["base"])
-    if start is None or _cut(found["low"]) != (start, start + d // 2) or _cut(found["high"]) != (start + d // 2, start + d):
+    if (
+        start is None
+        or _cut(found["low"]) != (start, start + d // 2)
+        or _cut(found["high"]) != (start + d // 2, start + d)
+    ):
         return None
     return Builder(candidate.node.loc).op("nn.rotary", x, cos, sin)
 

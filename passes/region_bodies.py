@@ -14,14 +14,16 @@ _NAMED = {
     "sample.draw": "draw",
     "tensor.gather_rows": "gather",
 }
-_PLAIN_INPUTS = frozenset({"ids", "positions", "slots", "block_tables", "attn_items", "rows", "temperature", "seed", "counter"})
+_PLAIN_INPUTS = frozenset(
+    {"ids", "positions", "slots", "block_tables", "attn_items", "rows", "temperature", "seed", "counter"}
+)
 
 
 def region(group: Group, uses: Uses, outputs: list[Value], env: Mapping[Value, Value]) -> dict[Value, Value]:
     """The new values for `outputs`, as results of one region whose operands come from `env`.
 
-    The body is the same text for equal work in different layers: inputs are numbered (`x` activations, `w` weights) or have the name
-    of their role, and the layer number of attention is dropped.
+    The body is the same text for equal work in different layers: inputs are numbered (`x` activations, `w` weights) or
+    have the name of their role, and the layer number of attention is dropped.
     """
     body = _Body(uses)
     for node in group.nodes:
@@ -37,7 +39,9 @@ def region(group: Group, uses: Uses, outputs: list[Value], env: Mapping[Value, V
 
 def region_name(nodes: list[Node]) -> str:
     """A short name from the ops: `linear_add`, `rms_norm`, `rotary_kv_write`."""
-    kinds = dict.fromkeys(_NAMED.get(n.op, n.op.split(".", 1)[1]) for n in nodes if n.op not in ("tensor.view", "tensor.cast"))
+    kinds = dict.fromkeys(
+        _NAMED.get(n.op, n.op.split(".", 1)[1]) for n in nodes if n.op not in ("tensor.view", "tensor.cast")
+    )
     if not kinds:
         kinds = dict.fromkeys(n.op.split(".", 1)[1] for n in nodes)
     return "_".join(list(kinds)[:5])
@@ -76,7 +80,9 @@ class _Body:
         if node.op == "core.input":
             name = str(node.attrs["name"])
             role = name.partition(".")[0]
-            if name in _PLAIN_INPUTS or (role in ("kcache", "vcache") and role not in {v.node.attrs["name"] for v in self.inputs.values()}):
+            if name in _PLAIN_INPUTS or (
+                role in ("kcache", "vcache") and role not in {v.node.attrs["name"] for v in self.inputs.values()}
+            ):
                 return role
         kind = "w" if node.op == "core.weight" else "x"
         self.counts[kind] += 1

@@ -18,11 +18,12 @@ _GATHERS = ("tensor.embedding", "tensor.gather_rows")
 
 @dataclass(frozen=True)
 class TabulatePositions:
-    """Every maximal computation from `positions`, weights and constants becomes rows gathered from a table over positions
-    0 … max_model_len - 1. The table stays in the graph as a computation on weights alone, to be folded later.
+    """Every maximal computation from `positions`, weights and constants becomes rows gathered from a table over
+    positions 0 … max_model_len - 1. The table stays in the graph as a computation on weights alone, to be folded
+    later.
 
-    Covers every rotary variant whose angles depend on the position only. After `token-major` a row depends on its own token only, so
-    the table's row p is what a token at position p would compute.
+    Covers every rotary variant whose angles depend on the position only. After `token-major` a row depends on its own
+    token only, so the table's row p is what a token at position p would compute.
     """
 
     max_model_len: int
@@ -62,13 +63,17 @@ def _depends_only_on(graph: Graph, positions: Value) -> set[Value]:
         value = node.result
         if node.op in SOURCES or (all(v in static for v in node.operands) and not has_tokens(value.type.shape)):
             static.add(value)
-        elif node.operands and all(v in static or v in inside for v in node.operands) and any(v in inside for v in node.operands):
+        elif (
+            node.operands
+            and all(v in static or v in inside for v in node.operands)
+            and any(v in inside for v in node.operands)
+        ):
             inside.add(value)
     return inside
 
 
 def _frontier(graph: Graph, depends: set[Value], positions: Value) -> list[Value]:
-    """Values to tabulate: used from outside, seen through views (so that layers share a table), not yet a plain lookup."""
+    """Values to tabulate: used outside, seen through views (so that layers share a table), not yet plain lookups."""
     users = graph.users()
     outputs = set(graph.outputs)
     found: dict[Value, None] = {}
@@ -78,7 +83,11 @@ def _frontier(graph: Graph, depends: set[Value], positions: Value) -> list[Value
                 continue
             while value.op == "tensor.view":
                 value = value.node.operands[0]
-            lookup = value.op in _GATHERS and value.node.operands[1] is positions and value.node.operands[0].op == "core.weight"
+            lookup = (
+                value.op in _GATHERS
+                and value.node.operands[1] is positions
+                and value.node.operands[0].op == "core.weight"
+            )
             if value is not positions and not lookup:
                 found[value] = None
     return list(found)

@@ -23,8 +23,9 @@ Shape = tuple[Dim, ...]
 class TokenMajor:
     """A captured value of shape s with T at axis p becomes [T] + s without p, without a leading batch axis of size 1.
 
-    The order of the other axes is kept, so a permute that only moves T, and a view that only adds or removes axes, vanish. An op that
-    would compute across tokens (a reduction, slice or reshape over T, a second token axis) is refused: only attention may mix tokens.
+    The order of the other axes is kept, so a permute that only moves T, and a view that only adds or removes axes,
+    vanish. An op that would compute across tokens (a reduction, slice or reshape over T, a second token axis) is
+    refused: only attention may mix tokens.
     """
 
     name: ClassVar[str] = "token-major"
@@ -48,7 +49,9 @@ def token_axis(shape: Shape, node: Node) -> int | None:
         return None
     at = [i for i, d in enumerate(shape) if d == T]
     if len(at) != 1 or has_tokens(tuple(d for i, d in enumerate(shape) if i != at[0])):
-        raise mixes(node, f"a value of shape {list(map(str, shape))} has tokens in more than one axis or folded into one")
+        raise mixes(
+            node, f"a value of shape {list(map(str, shape))} has tokens in more than one axis or folded into one"
+        )
     return at[0]
 
 
@@ -132,7 +135,7 @@ def _operand_axis(node: Node) -> int:
 def _view(node: Node, operands: tuple[Value, ...], b: Builder) -> Value:
     before, after = node.operands[0].type.shape, node.types[0].shape
     p, q = _operand_axis(node), _axis(node)
-    if math.prod(before[:p]) != math.prod(after[:q]):  # type: ignore[arg-type]
+    if math.prod(before[:p]) != math.prod(after[:q]):
         raise mixes(node, f"view from {list(map(str, before))} to {list(map(str, after))} reshapes across tokens")
     return view_to(operands[0], short(after, node), b)
 
@@ -185,7 +188,9 @@ def _expand(node: Node, operands: tuple[Value, ...], b: Builder) -> Value:
 
 def _last_axis(node: Node, operands: tuple[Value, ...], b: Builder) -> Value:
     """linear and norms: they work on the last axis only."""
-    if _operand_axis(node) == node.operands[0].type.rank - 1 or any(has_tokens(v.type.shape) for v in node.operands[1:]):
+    if _operand_axis(node) == node.operands[0].type.rank - 1 or any(
+        has_tokens(v.type.shape) for v in node.operands[1:]
+    ):
         raise mixes(node, "it works along the token axis")
     return rebuild(node, operands).result
 
@@ -234,5 +239,7 @@ _RULES: dict[str, Callable[[Node, tuple[Value, ...], Builder], Value]] = {
     "attn.attention": _attention,
     "tensor.full": _full,
     "tensor.arange": _arange,
-    **dict.fromkeys((f"tensor.{n}" for n in ("sum", "mean", "max", "min", "argmax", "softmax", "slice", "cat")), _along),
+    **dict.fromkeys(
+        (f"tensor.{n}" for n in ("sum", "mean", "max", "min", "argmax", "softmax", "slice", "cat")), _along
+    ),
 }

@@ -12,8 +12,8 @@ Visit = Callable[[Node, tuple[Value, ...]], Value | tuple[Value, ...] | None]
 class Rebuilder:
     """Maps the values of an old graph to new ones, operands first.
 
-    `env` may be seeded with replacements (for instance of inputs) before `run`. `visit(node, new operands)` returns the new result(s),
-    or None to keep the op.
+    `env` may be seeded with replacements (for instance of inputs) before `run`. `visit(node, new operands)` returns the
+    new result(s), or None to keep the op.
     """
 
     def __init__(self, graph: Graph, env: Mapping[Value, Value] | None = None) -> None:
@@ -38,7 +38,9 @@ class Rebuilder:
                 env[old] = new
         return self
 
-    def graph_with(self, extra_inputs: tuple[Value, ...] = (), extra_outputs: Mapping[str, Value] | None = None) -> Graph:
+    def graph_with(
+        self, extra_inputs: tuple[Value, ...] = (), extra_outputs: Mapping[str, Value] | None = None
+    ) -> Graph:
         """The new graph: the old inputs and outputs mapped, then the extra ones."""
         extra = dict(extra_outputs or {})
         return Graph(

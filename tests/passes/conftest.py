@@ -57,7 +57,9 @@ def with_weights() -> Callable[..., Tensors]:
 def run() -> Callable[..., Tensors]:
     """Evaluate a graph on random tensors (or those given by name)."""
 
-    def run(graph: Graph, recipes: Mapping[str, Graph] | None = None, sources: Graph | None = None, **given: Any) -> Tensors:
+    def run(
+        graph: Graph, recipes: Mapping[str, Graph] | None = None, sources: Graph | None = None, **given: Any
+    ) -> Tensors:
         inputs, weights = tensors_for(graph)
         if sources is not None:
             weights.update(tensors_for(sources)[1])
@@ -70,9 +72,10 @@ def run() -> Callable[..., Tensors]:
 
 @pytest.fixture
 def golden(run: Callable[..., Tensors]) -> Callable[..., Graph]:
-    """`golden(pass, before, after)`: the pass turns one IR text into the other, and both compute the same on random inputs.
+    """`golden(pass, before, after)`: the pass turns one IR text into the other, and both compute the same.
 
-    With `after` None only the numbers are compared. `exact=False` allows rounding differences. Other arguments give tensors by name.
+    With `after` None only the numbers are compared. `exact=False` allows rounding differences. Other arguments give
+    tensors by name; the rest is random.
     """
 
     def check(step: Pass, before: str, after: str | None, *, exact: bool = True, **given: Any) -> Graph:
@@ -109,17 +112,18 @@ class Paged:
 
     def step(self, chunks: Sequence[tuple[str, Sequence[int]]], rows: Sequence[int] | None = None) -> Tensors:
         """Run (sequence, its next tokens) together; `rows` defaults to the last token of every chunk."""
+        size = self.block_size
         columns: dict[str, list[Any]] = {k: [] for k in ("ids", "positions", "slots", "attn_items", "rows")}
         for number, (name, tokens) in enumerate(chunks):
             start = self.lengths.get(name, 0)
             table = self.tables.setdefault(name, [])
             columns["attn_items"].append([number, len(columns["ids"]), len(tokens), start])
             for position, token in enumerate(tokens, start):
-                if position // self.block_size >= len(table):
+                if position // size >= len(table):
                     table.append(self.free.pop())
                 columns["ids"].append(token)
                 columns["positions"].append(position)
-                columns["slots"].append(table[position // self.block_size] * self.block_size + position % self.block_size)
+                columns["slots"].append(table[position // size] * size + position % size)
             columns["rows"].append(len(columns["ids"]) - 1)
             self.lengths[name] = start + len(tokens)
         if rows is not None:
@@ -128,7 +132,10 @@ class Paged:
         tables = [self.tables[name] + [0] * (widest - len(self.tables[name])) for name, _ in chunks]
         given = {k: torch.tensor(v, dtype=torch.int32) for k, v in {**columns, "block_tables": tables}.items()}
         count = len(columns["rows"])
-        given |= {"temperature": torch.zeros(count), **{k: torch.zeros(count, dtype=torch.int32) for k in ("seed", "counter")}}
+        given |= {
+            "temperature": torch.zeros(count),
+            **{k: torch.zeros(count, dtype=torch.int32) for k in ("seed", "counter")},
+        }
         given |= self.caches
         out = interpret(self.graph, {n: given[n] for n in self.graph.input_names}, self.weights)
         self.caches = {n: out[n] for n in self.caches}
@@ -157,7 +164,9 @@ class TinyModel:
         for i in range(layers):
             x = self.layer(x, cos, sin, i)
         logits = self.op("linear", self.norm(x, "norm"), table)
-        self.graph = Graph((ids, positions), (self.cast(self.view(logits, T, self.vocabulary), DType.F32),), ("logits",))
+        self.graph = Graph(
+            (ids, positions), (self.cast(self.view(logits, T, self.vocabulary), DType.F32),), ("logits",)
+        )
         self.weights: Tensors = {}
         self.randomise(7)
 
@@ -183,13 +192,17 @@ class TinyModel:
         return x if x.type.dtype is dtype else self.op("cast", x, dtype=dtype)
 
     def tables(self, positions: Value) -> tuple[Value, Value]:
-        angle = self.op("mul", self.cast(self.view(positions, 1, T, 1), DType.F32), self.weight("freq", self.size // 2, dtype=DType.F32))
+        angle = self.op(
+            "mul",
+            self.cast(self.view(positions, 1, T, 1), DType.F32),
+            self.weight("freq", self.size // 2, dtype=DType.F32),
+        )
         angle = self.op("cat", angle, angle, dim=-1)
         cos, sin = (self.op("mul", self.op(f, angle), self.b.scalar(1.0)) for f in ("cos", "sin"))
         return self.cast(cos, self.dtype), self.cast(sin, self.dtype)
 
     def norm(self, x: Value, name: str) -> Value:
-        w = self.weight(name, int(x.type.shape[-1]))  # type: ignore[call-overload]
+        w = self.weight(name, int(x.type.shape[-1]))
         f = self.cast(x, DType.F32)
         mean = self.op("mean", self.op("pow", f, self.b.scalar(2)), dims=(-1,), keepdim=True)
         y = self.op("mul", f, self.op("rsqrt", self.op("add", mean, self.b.scalar(1e-6))))
@@ -199,7 +212,7 @@ class TinyModel:
 
     def linear(self, x: Value, name: str, out: int) -> Value:
         bias = [self.weight(f"{name}.bias", out)] if self.bias else []
-        return self.op("linear", x, self.weight(f"{name}.weight", out, int(x.type.shape[-1])), *bias)  # type: ignore[call-overload]
+        return self.op("linear", x, self.weight(f"{name}.weight", out, int(x.type.shape[-1])), *bias)
 
     def rotate(self, x: Value, cos: Value, sin: Value) -> Value:
         half = self.size // 2
@@ -218,13 +231,19 @@ class TinyModel:
         q = self.rotate(self.heads_of(h, f"layers.{i}.attn.q", self.heads), cos, sin)
         k = self.rotate(self.heads_of(h, f"layers.{i}.attn.k", self.kv_heads), cos, sin)
         v = self.heads_of(h, f"layers.{i}.attn.v", self.kv_heads)
-        rows = [self.view(self.op("permute", t, perm=(0, 2, 1, 3)), T, int(t.type.shape[1]), self.size) for t in (q, k, v)]  # type: ignore[call-overload]
+        rows = [
+            self.view(self.op("permute", t, perm=(0, 2, 1, 3)), T, int(t.type.shape[1]), self.size) for t in (q, k, v)
+        ]
         o = self.b.op("attn.attention", *rows, loc=self.b.loc, scale=self.size**-0.5, window=3 * (i % 2), layer=i)
-        x = self.op("add", x, self.linear(self.view(o, 1, T, self.heads * self.size), f"layers.{i}.attn.o", self.hidden))
+        x = self.op(
+            "add", x, self.linear(self.view(o, 1, T, self.heads * self.size), f"layers.{i}.attn.o", self.hidden)
+        )
         self.b.loc = Provenance(f"layers.{i}.mlp", "aten")
         h = self.norm(x, f"layers.{i}.norm2")
         gate, up = (self.linear(h, f"layers.{i}.mlp.{n}", self.inner) for n in ("gate", "up"))
-        return self.op("add", x, self.linear(self.op("mul", self.op("silu", gate), up), f"layers.{i}.mlp.down", self.hidden))
+        return self.op(
+            "add", x, self.linear(self.op("mul", self.op("silu", gate), up), f"layers.{i}.mlp.down", self.hidden)
+        )
 
     def logits(self, tokens: Sequence[int]) -> torch.Tensor:
         """Logits of a whole sequence by the captured graph."""

@@ -80,14 +80,23 @@ def test_empty_parts_of_a_concatenation_go() -> None:
 
 @pytest.mark.parametrize(
     ("op", "number", "left"),
-    [("mul", 1.0, False), ("mul", 1, True), ("add", 0.0, True), ("sub", 0, False), ("div", 1.0, False), ("pow", 1, False)],
+    [
+        ("mul", 1.0, False),
+        ("mul", 1, True),
+        ("add", 0.0, True),
+        ("sub", 0, False),
+        ("div", 1.0, False),
+        ("pow", 1, False),
+    ],
 )
 def test_neutral_numbers(op: str, number: float, left: bool) -> None:
     v, s = x(4), B.scalar(number)
     assert reduced(v, B.op(f"tensor.{op}", *((s, v) if left else (v, s)))) == []
 
 
-@pytest.mark.parametrize(("op", "number", "left"), [("sub", 0, True), ("div", 1.0, True), ("mul", 0.0, False), ("add", 1, False)])
+@pytest.mark.parametrize(
+    ("op", "number", "left"), [("sub", 0, True), ("div", 1.0, True), ("mul", 0.0, False), ("add", 1, False)]
+)
 def test_other_numbers_stay(op: str, number: float, left: bool) -> None:
     v, s = x(4), B.scalar(number)
     assert reduced(v, B.op(f"tensor.{op}", *((s, v) if left else (v, s)))) == [op]
@@ -96,7 +105,14 @@ def test_other_numbers_stay(op: str, number: float, left: bool) -> None:
 def test_powers() -> None:
     v = B.op("tensor.abs", x(4))
     source = v.node.operands[0]
-    for exponent, ops in ((2, ["mul"]), (3.0, ["mul", "mul"]), (0.5, ["sqrt"]), (-0.5, ["rsqrt"]), (-1, ["reciprocal"]), (1.5, ["pow"])):
+    for exponent, ops in (
+        (2, ["mul"]),
+        (3.0, ["mul", "mul"]),
+        (0.5, ["sqrt"]),
+        (-0.5, ["rsqrt"]),
+        (-1, ["reciprocal"]),
+        (1.5, ["pow"]),
+    ):
         graph = Canonicalise().run(Graph((source,), (B.op("tensor.pow", v, B.scalar(exponent)),)))
         assert [n.op.removeprefix("tensor.") for n in graph.nodes if n.op[:4] != "core"] == ["abs", *ops]
 

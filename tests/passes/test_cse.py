@@ -30,7 +30,10 @@ def test_what_only_looks_equal_stays_apart() -> None:
     x = b.input("x", TensorType((T, 4), DType.I32))
     one = b.op("tensor.add", x, b.scalar(1))
     true = b.op("tensor.logical_and", x, b.scalar(True))
-    zero, minus = (b.op("tensor.cast", b.op("tensor.full", shape=(2,), value=v, dtype=DType.F32), dtype=DType.F32) for v in (0.0, -0.0))
+    zero, minus = (
+        b.op("tensor.cast", b.op("tensor.full", shape=(2,), value=v, dtype=DType.F32), dtype=DType.F32)
+        for v in (0.0, -0.0)
+    )
     before = Graph((x,), (one, true, zero, minus))
     after = ShareCommon().run(before)
     assert len(after.nodes) == len(before.nodes)

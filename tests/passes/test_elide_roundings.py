@@ -31,11 +31,11 @@ WIDE = """graph @g(%a: bf16[T, 8], %w: bf16[1, 4, 64, 2], %r: bf16[T, 16]) -> (%
       %7 = tensor.cast(%6) {dtype=bf16} : bf16[T, 16]
     }} : bf16[T, 16]
 }"""
-ROWWISE = """graph @g(%a: bf16[T, 8], %table: bf16[9, 8], %n: bf16[8], %ids: i32[T], %slots: i32[T], %cache: bf16[NB, 1, 4, 4, 2])
-    -> (%1#0 as "x", %1#1 as "y", %1#2 as "c", %1#3 as "m") {
+ROWWISE = """graph @g(%a: bf16[T, 8], %table: bf16[9, 8], %n: bf16[8], %ids: i32[T], %slots: i32[T],
+    %cache: bf16[NB, 1, 4, 4, 2]) -> (%1#0 as "x", %1#1 as "y", %1#2 as "c", %1#3 as "m") {
   %1#0, %1#1, %1#2, %1#3 = kernel.region(%a, %table, %n, %ids, %slots, %cache) {anchor="rowwise", name="r", body=
-    graph @r(%a: bf16[T, 8], %table: bf16[9, 8], %n: bf16[8], %ids: i32[T], %slots: i32[T], %cache: bf16[NB, 1, 4, 4, 2])
-        -> (%2 as "x", %6 as "y", %8 as "c", %10 as "m") {
+    graph @r(%a: bf16[T, 8], %table: bf16[9, 8], %n: bf16[8], %ids: i32[T], %slots: i32[T],
+        %cache: bf16[NB, 1, 4, 4, 2]) -> (%2 as "x", %6 as "y", %8 as "c", %10 as "m") {
       %1 = tensor.embedding(%table, %ids) : bf16[T, 8]
       %2 = tensor.add(%a, %1) : bf16[T, 8]
       %3 = tensor.cast(%2) {dtype=f32} : f32[T, 8]

@@ -54,14 +54,16 @@ def test_recipes_read_checkpoint_weights_only() -> None:
 
 def test_equal_names_are_numbered() -> None:
     ledger = Ledger()
-    FoldWeights(ledger).run(parse_graph("""graph @g(%x: f32[T, 4]) -> (%4 as "y", %5 as "z") {
+    FoldWeights(ledger).run(
+        parse_graph("""graph @g(%x: f32[T, 4]) -> (%4 as "y", %5 as "z") {
       %1 = core.weight {name="w"} : f32[4]
       %2 = tensor.exp(%1) : f32[4]
       %6 = tensor.cast(%2) {dtype=f64} : f64[4]
       %3 = tensor.exp(%2) : f32[4]
       %4 = tensor.mul(%x, %2) : f32[T, 4]
       %5 = tensor.mul(%x, %3) : f32[T, 4]
-    }"""))
+    }""")
+    )
     assert list(ledger.recipes) == ["w.exp", "w.exp.2"]
 
 

@@ -8,7 +8,8 @@ from inferir.ir.graph import Graph, structural_text
 from inferir.ir.parser import parse_graph
 from inferir.passes.gather_logit_rows import GatherLogitRows
 
-BEFORE = """graph @g(%ids: i32[T], %slots: i32[T], %kcache.0: f32[NB, 1, 8, 4, 1]) -> (%14 as "logits", %5 as "kcache.0") {
+BEFORE = """graph @g(%ids: i32[T], %slots: i32[T], %kcache.0: f32[NB, 1, 8, 4, 1])
+    -> (%14 as "logits", %5 as "kcache.0") {
   %1 = core.weight {name="table"} : f32[16, 8]
   %2 = tensor.embedding(%1, %ids) : f32[T, 8]
   %3 = nn.rms_norm(%2) {eps=1e-06, offset=0.0, round_before_weight=true} : f32[T, 8]
@@ -68,7 +69,9 @@ def test_through_the_layer_up_to_what_caches_need() -> None:
 
 
 def test_half_precision_logits_become_float32() -> None:
-    after = GatherLogitRows().run(parse_graph(BEFORE.replace("f32", "bf16").replace("[NB, 1, 8, 4, 1]", "[NB, 1, 4, 4, 2]")))
+    after = GatherLogitRows().run(
+        parse_graph(BEFORE.replace("f32", "bf16").replace("[NB, 1, 8, 4, 1]", "[NB, 1, 4, 4, 2]"))
+    )
     assert str(after.output("logits").type) == "f32[R, 5]"
     assert after.output("logits").op == "tensor.cast"
 

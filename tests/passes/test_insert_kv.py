@@ -14,7 +14,8 @@ BEFORE = """graph @g(%ids: i64[T], %positions: i64[T]) -> (%6 as "y") {
   %3 = tensor.view(%2) {shape=(T, 2, 4)} : f32[T, 2, 4]
   %4 = tensor.slice(%3) {dim=1, start=1, step=1, stop=2} : f32[T, 1, 4]
   %5 = tensor.exp(%4) : f32[T, 1, 4]
-  %6 = attn.attention(%3, %5, %4) {causal=true, layer=3, scale=0.5, softcap=2.0, window=3} : f32[T, 2, 4] @ "layers.3.attn:x"
+  %6 = attn.attention(%3, %5, %4) {causal=true, layer=3, scale=0.5, softcap=2.0, window=3}
+    : f32[T, 2, 4] @ "layers.3.attn:x"
 }"""
 AFTER = """graph @g(%ids: i32[T], %positions: i32[T], %slots: i32[T], %block_tables: i32[S, MB], %attn_items: i32[A, 4],
     %kcache.3: f32[NB, 1, 4, 4, 1], %vcache.3: f32[NB, 1, 4, 4, 1]) -> (%8 as "y", %6 as "kcache.3", %7 as "vcache.3") {
@@ -38,7 +39,10 @@ def test_chunks_of_two_sequences_give_what_whole_sequences_give(run, paged) -> N
     graph = parse_graph(BEFORE)
     table = torch.randn(16, 8)
     sequences = {"a": [3, 1, 4, 1, 5, 9, 2, 6, 5], "b": [2, 7, 1, 8, 2]}
-    whole = {k: run(graph, ids=torch.tensor(v), positions=torch.arange(len(v)), table=table)["y"] for k, v in sequences.items()}
+    whole = {
+        k: run(graph, ids=torch.tensor(v), positions=torch.arange(len(v)), table=table)["y"]
+        for k, v in sequences.items()
+    }
     steps = paged(InsertKv(4).run(graph), {"table": table}, 4)
     got: dict[str, list[torch.Tensor]] = {"a": [], "b": []}
     for chunks in ([("a", 0, 2)], [("b", 0, 3), ("a", 2, 3)], [("a", 3, 8), ("b", 3, 5)], [("a", 8, 9)]):
@@ -60,9 +64,11 @@ def test_positions_that_are_still_computed_with_are_widened() -> None:
 
 
 def test_two_attentions_with_one_layer_number_are_refused() -> None:
-    second = "  %7 = attn.attention(%6, %5, %4) {causal=true, layer=3, scale=0.5, softcap=0.0, window=0} : f32[T, 2, 4]\n}"
+    second = (
+        "  %7 = attn.attention(%6, %5, %4) {causal=true, layer=3, scale=0.5, softcap=0.0, window=0} : f32[T, 2, 4]\n}"
+    )
     text = BEFORE.replace('(%6 as "y")', '(%7 as "y")').rstrip("}") + second
-    with pytest.raises(PassError, match="insert-kv: attn.attention.*layer 3 has two attentions"):
+    with pytest.raises(PassError, match=r"insert-kv: attn.attention.*layer 3 has two attentions"):
         InsertKv(4).run(parse_graph(text))
 
 

@@ -11,7 +11,8 @@ from inferir.passes.insert_sampling import InsertSampling
 BEFORE = """graph @g(%x: f32[R, 6]) -> (%1 as "logits") {
   %1 = tensor.neg(%x) : f32[R, 6]
 }"""
-AFTER = """graph @g(%x: f32[R, 6], %temperature: f32[R], %seed: i32[R], %counter: i32[R]) -> (%1 as "logits", %2 as "tokens") {
+AFTER = """graph @g(%x: f32[R, 6], %temperature: f32[R], %seed: i32[R], %counter: i32[R])
+    -> (%1 as "logits", %2 as "tokens") {
   %1 = tensor.neg(%x) : f32[R, 6]
   %2 = sample.draw(%1, %temperature, %seed, %counter) {valid=6} : i32[R]
 }"""

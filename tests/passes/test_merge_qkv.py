@@ -45,7 +45,9 @@ def test_golden_a_parallel_mlp_stays_apart(golden) -> None:
 
 
 def test_a_bias_on_one_of_them_is_refused() -> None:
-    text = BEFORE.replace("(%x: f32[T, 8])", "(%x: f32[T, 8], %b: f32[4])").replace("linear(%x, %2)", "linear(%x, %2, %b)")
+    text = BEFORE.replace("(%x: f32[T, 8])", "(%x: f32[T, 8], %b: f32[4])").replace(
+        "linear(%x, %2)", "linear(%x, %2, %b)"
+    )
     graph = parse_graph(text)
     ledger = Ledger()
     assert MergeQkv(ledger).run(graph) is graph

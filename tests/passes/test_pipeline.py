@@ -1,4 +1,4 @@
-"""The whole pipeline: after every pass, steps of chunked sequences give what the captured graph gives for whole ones."""
+"""After every pass, steps of chunked sequences give what the captured graph gives for whole ones."""
 
 import pytest
 import torch
@@ -14,7 +14,9 @@ STEPS = ([("a", 0, 4)], [("b", 0, 3), ("a", 4, 5)], [("a", 5, 8), ("b", 3, 4)], 
 
 
 def options(level: int, **changes) -> PassOptions:
-    return PassOptions(opt_level=level, max_model_len=16, max_num_batched_tokens=8, max_num_seqs=2, block_size=4, **changes)
+    return PassOptions(
+        opt_level=level, max_model_len=16, max_num_batched_tokens=8, max_num_seqs=2, block_size=4, **changes
+    )
 
 
 def assert_near(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> None:
@@ -44,7 +46,9 @@ def check_whole(model, graph: Graph, whole: dict[str, torch.Tensor], tolerance: 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(DType.F32, 1e-5), (DType.BF16, 0.05)])
 @pytest.mark.parametrize("variant", [{}, {"shifted_norms": True}, {"bias": True}])
-def test_every_prefix_computes_the_same(tiny, paged, with_weights, level: int, dtype: DType, tolerance: float, variant) -> None:
+def test_every_prefix_computes_the_same(
+    tiny, paged, with_weights, level: int, dtype: DType, tolerance: float, variant
+) -> None:
     model = tiny(dtype=dtype, **variant)
     whole = {name: model.logits(tokens) for name, tokens in SEQUENCES.items()}
     ledger = Ledger()
@@ -102,7 +106,11 @@ def test_level_0_keeps_every_op_apart(tiny) -> None:
     result = run_pipeline(tiny().graph, None, options(0))
     for op in result.plan.ops:
         body = op.region.attrs["body"]
-        work = [n for n in body.nodes if not n.op.startswith("core.") and n.op not in ("tensor.view", "tensor.slice", "tensor.cast")]
+        work = [
+            n
+            for n in body.nodes
+            if not n.op.startswith("core.") and n.op not in ("tensor.view", "tensor.slice", "tensor.cast")
+        ]
         assert len(work) <= 1
     assert not result.refusals
 

@@ -93,7 +93,9 @@ def test_a_whole_model(tiny) -> None:
     check(step)
     assert {o.name: o.nbytes for o in step.outputs} == {"logits": 2 * 40 * 4, "tokens": 2 * 4}
     writes = [op for op in step.ops if op.region.attrs["name"] == "rotary_kv_write"]
-    assert [[a for a in op.args if isinstance(a, KVArg)] for op in writes] == [[KVArg(i, "k"), KVArg(i, "v")] for i in range(4)]
+    assert [[a for a in op.args if isinstance(a, KVArg)] for op in writes] == [
+        [KVArg(i, "k"), KVArg(i, "v")] for i in range(4)
+    ]
     assert all(len(op.args) == len(op.region.operands) + 1 for op in writes), "caches are written in place"
     reads = [op for op in step.ops if op.region.attrs["anchor"] == "attention"]
     assert [op.args[1:3] for op in reads] == [(KVArg(i, "k"), KVArg(i, "v")) for i in range(4)]

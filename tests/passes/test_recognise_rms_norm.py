@@ -71,7 +71,9 @@ def normed(x: Value, dtype: DType, form: str, offset: float, before: bool) -> Va
     if dtype is F32:
         return B.op("tensor.mul", y, B.op("tensor.add", w, B.scalar(offset)) if offset else w)
     if before:
-        return B.op("tensor.mul", B.op("tensor.cast", y, dtype=dtype), B.op("tensor.add", w, B.scalar(offset)) if offset else w)
+        return B.op(
+            "tensor.mul", B.op("tensor.cast", y, dtype=dtype), B.op("tensor.add", w, B.scalar(offset)) if offset else w
+        )
     w = B.op("tensor.cast", w, dtype=F32)
     y = B.op("tensor.mul", B.op("tensor.add", w, B.scalar(offset)) if offset else w, y)
     return B.op("tensor.cast", y, dtype=dtype)
@@ -111,8 +113,17 @@ def test_what_is_no_norm_stays(change: str) -> None:
     dtype = BF16 if change == "half" else F32
     x = B.input("x", TensorType((T, 6, 6), dtype))
     other = B.op("tensor.exp", x) if change == "other" else x
-    mean = B.op("tensor.mean", B.op("tensor.mul", x, other), dims=(-2,) if change == "dims" else (-1,), keepdim=change != "keepdim")
-    y = B.op("tensor.mul", x, B.op("tensor.rsqrt", B.op("tensor.add", mean, B.scalar(1e-6)))) if change != "keepdim" else mean
+    mean = B.op(
+        "tensor.mean",
+        B.op("tensor.mul", x, other),
+        dims=(-2,) if change == "dims" else (-1,),
+        keepdim=change != "keepdim",
+    )
+    y = (
+        B.op("tensor.mul", x, B.op("tensor.rsqrt", B.op("tensor.add", mean, B.scalar(1e-6))))
+        if change != "keepdim"
+        else mean
+    )
     graph = Graph((x,), (y,))
     assert RecogniseRmsNorm().run(graph) is graph
 

@@ -96,7 +96,9 @@ def test_an_overlapping_tail_is_not_partial(run) -> None:
     cos, sin = tables(4)
     x = B.input("x", TensorType((T, 2, 10), DType.F32))
     head, tail = (B.op("tensor.slice", x, dim=2, start=a, stop=b) for a, b in ((0, 4), (3, 9)))
-    graph = Canonicalise().run(Graph((x, cos, sin), (B.op("tensor.cat", rotated(head, cos, sin), tail, dim=2),), ("y",)))
+    graph = Canonicalise().run(
+        Graph((x, cos, sin), (B.op("tensor.cat", rotated(head, cos, sin), tail, dim=2),), ("y",))
+    )
     after = RecogniseRotary().run(graph)
     assert after.outputs[0].op == "tensor.cat"
     assert (run(graph)["y"] == run(after)["y"]).all()

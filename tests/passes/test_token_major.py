@@ -127,9 +127,24 @@ def test_embedding_of_batched_ids() -> None:
         (lambda v: B.op("tensor.view", v, shape=(4 * T,)), "folded into one"),
         (lambda v: B.op("tensor.matmul", v, B.op("tensor.permute", v, perm=(0, 2, 1))), "more than one axis"),
         (lambda v: B.op("tensor.add", v, B.op("tensor.view", v, shape=(T, 1, 4))), "more than one axis"),
-        (lambda v: B.op("tensor.linear", B.op("tensor.permute", v, perm=(0, 2, 1)), B.op("tensor.full", shape=(3, T), value=1.0, dtype=DType.F32)), "token axis"),
-        (lambda v: B.op("tensor.add", v, B.op("tensor.view", B.op("tensor.arange", stop=T, dtype=DType.F32), shape=(1, T, 1))), "order of tokens"),
-        (lambda v: B.op("tensor.gather_rows", v, B.op("tensor.arange", stop=1, dtype=DType.I32)), "table depends on tokens"),
+        (
+            lambda v: B.op(
+                "tensor.linear",
+                B.op("tensor.permute", v, perm=(0, 2, 1)),
+                B.op("tensor.full", shape=(3, T), value=1.0, dtype=DType.F32),
+            ),
+            "token axis",
+        ),
+        (
+            lambda v: B.op(
+                "tensor.add", v, B.op("tensor.view", B.op("tensor.arange", stop=T, dtype=DType.F32), shape=(1, T, 1))
+            ),
+            "order of tokens",
+        ),
+        (
+            lambda v: B.op("tensor.gather_rows", v, B.op("tensor.arange", stop=1, dtype=DType.I32)),
+            "table depends on tokens",
+        ),
     ],
 )
 def test_mixing_tokens_is_refused_by_op_and_module(make, reason: str) -> None:
