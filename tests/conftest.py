@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+pytest_plugins = ["artifacts"]
+
 # A busy machine must not fail a property test for being slow.
 hypothesis.settings.register_profile("inferir", deadline=None)
 hypothesis.settings.load_profile("inferir")

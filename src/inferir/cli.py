@@ -1,0 +1,97 @@
+"""The command line. Importing it and showing help loads nothing heavy: a command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from inferir import __version__, env
+from inferir.commands import cache, chat, compile_model, failures, inspect, plan, run, verify
+from inferir.ir.errors import InferirError
+
+
+class _Group(TyperGroup):
+    """The top-level group: every command's errors become one line and an exit status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with failures.one_line_errors():
+            return super().invoke(ctx)
+
+
+_VARIABLES = "\n\n".join(f"{v.name} ({v.values}; default {v.default}): {v.why}." for v in env.VARIABLES)
+
+app = typer.Typer(
+    name="inferir",
+    cls=_Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f"Environment:\n\n{_VARIABLES}",
+)
+app.command("compile")(compile_model.command)
+app.command()(run.run)
+app.command()(chat.chat)
+app.command()(verify.verify)
+app.command()(inspect.inspect)
+app.command()(plan.plan)
+app.add_typer(cache.app, name="cache")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"inferir {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Compile a language model ahead of time into an artifact, and serve that artifact."""
+
+
+def main() -> None:
+    """The console command `inferir`."""
+    _quieten_libraries()
+    app()
+
+
+def _quieten_libraries() -> None:
+    """Our own warnings become one line each; those of libraries are shown only with INFERIR_DEBUG=1."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_LogFormat())
+    log = logging.getLogger("inferir")
+    log.addHandler(handler)
+    log.propagate = False
+    warnings.simplefilter("default")
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+    debug = _wants_debug()
+    if debug or category.__module__.startswith("inferir."):
+        failures.warn(f"{message} ({filename}:{lineno})" if debug else str(message))
+
+
+def _wants_debug() -> bool:
+    """INFERIR_DEBUG; a bad value is reported by the command."""
+    try:
+        return env.debug()
+    except InferirError:
+        return False
+
+
+class _LogFormat(logging.Formatter):
+    """`inferir: warning: …` on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"inferir: {record.levelname.lower()}: {' '.join(record.getMessage().split())}"

@@ -1,0 +1,1 @@
+"""The commands of `inferir`, one module each. None imports more than typer before its command runs."""

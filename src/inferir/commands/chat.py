@@ -1,0 +1,118 @@
+"""`inferir chat ART`: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from inferir.commands import arguments as a
+from inferir.commands.streaming import Answer, answer, has_chat_template, write
+from inferir.ir.errors import InferirError, RequestError
+
+if TYPE_CHECKING:
+    from inferir.llm import LLM, SamplingParams
+
+_HELP = """/reset      forget the conversation
+/exit       leave; so does Ctrl-D
+/help       show this
+Ctrl-C      stop the answer"""
+
+
+def chat(
+    artifact: a.Artifact,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")] = None,
+    max_tokens: a.MaxTokens = None,
+    temperature: a.Temperature = 0.0,
+    seed: a.Seed = None,
+    threads: a.Threads = None,
+    kv_cache_memory: a.KvCacheMemory = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Statistics after each answer, on standard error.")] = False,
+) -> None:
+    """Talk with the model: /reset forgets the conversation, /exit leaves, Ctrl-C stops the answer only."""
+    from inferir.llm import LLM, SamplingParams
+
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    with LLM(artifact, max_num_seqs=1, threads=threads, kv_cache_memory=kv_cache_memory) as llm:
+        if not has_chat_template(artifact):
+            raise InferirError(f"{artifact}: the model has no chat template; use: inferir run {artifact} PROMPT")
+        if sys.stdin.isatty():
+            context = llm.manifest.limits.max_model_len
+            print(f"{llm.manifest.model.name}, {context:,} tokens of context. /help for commands.")
+        talk(Conversation(llm, params, system), _reader(), stats)
+
+
+@dataclass
+class Conversation:
+    """The messages so far. An answer that was stopped stays in it as far as it came."""
+
+    llm: LLM
+    params: SamplingParams
+    system: str | None = None
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    def reset(self) -> None:
+        self.messages.clear()
+
+    def reply(self, text: str, write: Callable[[str], None]) -> Answer:
+        """Answer `text`. Raises `RequestError`, with the conversation as it was, if it does not fit the context."""
+        said = [*self.messages, {"role": "user", "content": text}]
+        first = [] if self.system is None else [{"role": "system", "content": self.system}]
+        prompt = self.llm.tokenize(self.llm.chat_prompt(first + said), add_special_tokens=False)
+        done = answer(self.llm, prompt, self.params, write)
+        self.messages = [*said, {"role": "assistant", "content": done.text}]
+        return done
+
+
+def talk(conversation: Conversation, read: Callable[[], str | None], stats: bool = False) -> None:
+    """Read lines and answer them until `read` gives None or /exit."""
+    while True:
+        try:
+            line = read()
+        except KeyboardInterrupt:
+            print("\n(/exit or Ctrl-D leaves)")
+            continue
+        if line is None or line.strip() in ("/exit", "/quit"):
+            return
+        text = line.strip()
+        if text == "/reset":
+            conversation.reset()
+            print("(forgotten)")
+        elif text.startswith("/"):
+            print(_HELP if text == "/help" else f"{text.split()[0]} is no command\n{_HELP}")
+        elif text:
+            _answer(conversation, text, stats)
+
+
+def _answer(conversation: Conversation, text: str, stats: bool) -> None:
+    try:
+        done = conversation.reply(text, write)
+    except RequestError as error:
+        print(f"{error}\n(/reset starts again)", file=sys.stderr)
+        return
+    print(" …(stopped)" if done.interrupted else "")
+    if stats:
+        print(done.stats(), file=sys.stderr)
+
+
+def _reader() -> Callable[[], str | None]:
+    """Reads a line from the user, with editing and history where there is a terminal; None at the end of input."""
+    terminal = sys.stdin.isatty()
+    if terminal:
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 - gives input() its line editing
+
+    def read() -> str | None:
+        if terminal:
+            try:
+                return input("> ")
+            except EOFError:
+                print()
+                return None
+        return sys.stdin.readline() or None
+
+    return read

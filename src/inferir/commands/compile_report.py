@@ -1,0 +1,84 @@
+"""What `inferir compile` tells at the end: seconds per phase, what the cache had, sizes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from inferir.commands.cache_use import NAMES, RecordingCache
+from inferir.commands.console import count, plain, seconds, show, size, table
+from inferir.commands.memory_table import memory_json, memory_rows
+from inferir.ir.artifact import MANIFEST
+
+if TYPE_CHECKING:
+    from inferir.compiler import CompileReport
+    from inferir.ir.manifest import Manifest
+
+_PHASE_OF = {"graph": "trace", "tokenizer": "trace", "bucket": "kernels", "weight": "weights"}
+_MOST_REASONS = 4
+
+
+def artifact_bytes(report: CompileReport) -> int:
+    """Size of the whole artifact."""
+    return sum(f.bytes for f in _manifest(report).files.values()) + (report.path / MANIFEST).stat().st_size
+
+
+def as_json(report: CompileReport, cache: RecordingCache) -> dict[str, Any]:
+    manifest = _manifest(report)
+    return {
+        "artifact": str(report.path),
+        "digest": manifest.digest,
+        "bytes": artifact_bytes(report),
+        "model": {"name": manifest.model.name, "architecture": manifest.model.architecture},
+        "dtype": manifest.model.dtype.value,
+        "target": manifest.target.name,
+        "buckets": [b.name for b in manifest.buckets],
+        "seconds": {**report.seconds, "total": report.total_seconds},
+        "cache": {
+            "hits": cache.hits,
+            "misses": cache.misses,
+            "kinds": {k: {"hits": cache.hit_kinds[k], "misses": cache.miss_kinds[k]} for k in cache.kinds},
+            "reasons": list(cache.reasons),
+        },
+        "memory": memory_json(manifest),
+    }
+
+
+def print_report(report: CompileReport, cache: RecordingCache) -> None:
+    manifest = _manifest(report)
+    found: dict[str, str] = {}
+    for kind in cache.kinds:
+        phase = _PHASE_OF.get(kind, "")
+        found[phase] = ", ".join(filter(None, (found.get(phase), _found(cache, kind))))
+    phases = [(name, seconds(spent), found.get(name, "")) for name, spent in report.seconds.items()]
+    phases.append(("total", seconds(report.total_seconds), ""))
+    show(
+        table("Compile", ("phase", "time", "from the cache"), phases, right=("time",)),
+        plain(cache_line(cache)),
+        table("Memory when served", ("what", "size", "note"), memory_rows(manifest), right=("size",)),
+        plain(
+            f"{report.path}: {size(artifact_bytes(report))}, {manifest.model.name} as {manifest.model.dtype.value} for "
+            f"{manifest.target.name}, {count(len(manifest.buckets), 'bucket')}; try: inferir run {report.path}"
+        ),
+    )
+
+
+def cache_line(cache: RecordingCache) -> str:
+    """Whether the cache was hit, and for misses which component differed."""
+    if not cache.misses:
+        return f"Compile cache: hit, everything came from it ({count(cache.hits, 'entry')})."
+    lines = [f"Compile cache: {cache.hits:,} hits, {cache.misses:,} misses."]
+    shown = sorted(cache.reasons.items(), key=lambda item: -item[1])[:_MOST_REASONS]
+    lines += [f"  {reason}" + (f" ({times} times)" if times > 1 else "") for reason, times in shown]
+    if len(cache.reasons) > len(shown):
+        lines.append(f"  and {count(len(cache.reasons) - len(shown), 'other reason')}")
+    return "\n".join(lines)
+
+
+def _found(cache: RecordingCache, kind: str) -> str:
+    asked = cache.hit_kinds[kind] + cache.miss_kinds[kind]
+    return f"{cache.hit_kinds[kind]} of {count(asked, NAMES.get(kind, 'entry'))}"
+
+
+def _manifest(report: CompileReport) -> Manifest:
+    assert report.manifest is not None
+    return report.manifest
