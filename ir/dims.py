@@ -52,7 +52,9 @@ def is_static(dim: Dim) -> bool:
 
 
 def dim_str(dim: Dim) -> str:
-    return str(dim) if isinstance(dim, int) else str(dim).replace(" ", "")
+    if isinstance(dim, sympy.Symbol):
+        return str(dim.name)  # the common case; sympy's printer is slow
+    return str(dim).replace(" ", "")
 
 
 def parse_dim(text: str) -> Dim:
