@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from inferir.codegen.cache import CompileCache, Entry
-from inferir.codegen.tvm.build import BuildJob, build_many
+from inferir.codegen.tvm.build_pool import BuildJob, build_many
 from inferir.codegen.tvm.pool import bucket_module_source, scratch_bytes
 from inferir.codegen.tvm.regions import Bounds, lower_region
 from inferir.ir.bucket import Bucket

@@ -3,10 +3,14 @@
 The default TVM pipeline is not used: kernels are written in the form the code generator takes (explicit vectors,
 unrolled register tiles), so scheduling and storage passes would only cost time, and its calling convention needs the
 TVM runtime.
+
+The same text and target give the same bytes: nothing of the machine, the time or a path gets into the file. Exported
+are the C functions whose names start with `inferir_`.
 """
 
 from __future__ import annotations
 
+import gc
 import re
 import shutil
 import subprocess
@@ -27,6 +31,9 @@ LIBRARY_VARIABLE = "LLVM_LIBRARY"
 # switched off. What really is disjoint is said with `tirx.noalias` on the function that reads it.
 _NO_TBAA = "-enable-tbaa:bool=false"
 _PLACE = re.compile(r"--> <str>:(\d+):")
+_DEF = re.compile(r"\s*def (\w+)\(")
+_LINK = ("-shared", "-s", "-Bsymbolic", "--gc-sections", "--build-id=none", "-z", "noexecstack")
+_EXPORTS = "{ global: inferir_*; local: *; };\n"
 
 
 def _lower(mod: Any, target: Any) -> Any:
@@ -46,48 +53,70 @@ def _lower(mod: Any, target: Any) -> Any:
     return mod
 
 
-def compile_object(source: str, target: Target) -> Any:
-    """Compile module text to a TVM LLVM module (object code not yet linked). Raises `CodegenError`."""
+def _llvm_target(target: Target) -> Any:
     import tvm
+
+    attached = [f"+{f}" for f in target.features]
+    return tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu, "mattr": attached, "cl-opt": [_NO_TBAA]})
+
+
+def _parse(source: str, library_text: str) -> Any:
     import tvm.script
     from tvm.script import ir, tirx
 
+    # The parser makes many short-lived objects; looking for cycles among them costs a fifth of its time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return tvm.script.from_source(source, {"I": ir, "T": tirx, LIBRARY_VARIABLE: library_text})
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def compile_object(source: str, target: Target) -> Any:
+    """Compile module text to a TVM LLVM module: object code, not yet linked.
+
+    Raises `CodegenError` that names the function at fault where the parser tells it.
+    """
     text = library(helper_names(source), frozenset(target.features))
     try:
-        mod = tvm.script.from_source(source, {"I": ir, "T": tirx, LIBRARY_VARIABLE: text})
-        llvm = tvm.target.Target(
-            {
-                "kind": "llvm",
-                "mcpu": target.mcpu,
-                "mattr": [f"+{f}" for f in target.features],
-                "cl-opt": [_NO_TBAA],
-            }
-        )
-        return tvm.get_global_func("target.build.llvm")(_lower(mod, llvm), llvm)
+        import tvm
+
+        llvm = _llvm_target(target)
+        return tvm.get_global_func("target.build.llvm")(_lower(_parse(source, text), llvm), llvm)
     except Exception as error:
         raise CodegenError(f"TVM refused the module: {_reason(error, source)}") from error
 
 
 def _reason(error: Exception, source: str) -> str:
-    """One line for an exception of the parser or code generator; for a parse error with the line it points at."""
+    """One line for an exception of the parser or code generator; for a parse error with function and line."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     place = next((m for m in map(_PLACE.search, lines) if m), None)
     if place is None:
         return lines[0]
-    return f"{lines[0]} in line {place[1]}: {source.splitlines()[int(place[1]) - 1].strip()}"
+    before = source.splitlines()[: int(place[1])]
+    function = next((m[1] for m in map(_DEF.match, reversed(before)) if m), "the module")
+    return f"{lines[0]} in {function}, line {place[1]}: {before[-1].strip()}"
 
 
 def build_module(source: str, target: Target) -> bytes:
-    """Build module text into the bytes of a shared object with plain C symbols."""
+    """Build module text into the bytes of a shared object with plain C symbols. Raises `CodegenError`."""
     module = compile_object(source, target)
     with tempfile.TemporaryDirectory(prefix="inferir-build-") as folder:
-        obj, out = Path(folder) / "module.o", Path(folder) / "module.so"
-        module.write_to_file(str(obj))
-        linker = shutil.which("ld.lld") or shutil.which("ld")
-        if linker is None:
-            raise CodegenError("no linker found: install binutils (ld) or lld")
-        options = ("-shared", "-s", "-Bsymbolic", "--build-id=none", "-z", "noexecstack")
-        done = subprocess.run([linker, *options, "-o", out, obj], capture_output=True, text=True, check=False)
+        obj, out, exports = (str(Path(folder) / name) for name in ("module.o", "module.so", "exports"))
+        module.write_to_file(obj)
+        Path(exports).write_text(_EXPORTS)
+        command = [_linker(), *_LINK, f"--version-script={exports}", "-o", out, obj]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise CodegenError(f"linking failed: {done.stderr.strip()}")
-        return out.read_bytes()
+        return Path(out).read_bytes()
+
+
+def _linker() -> str:
+    for name in ("ld.lld", "ld"):
+        found = shutil.which(name)
+        if found:
+            return found
+    raise CodegenError("no linker found: install binutils (ld) or LLVM's lld")

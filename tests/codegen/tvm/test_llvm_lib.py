@@ -27,7 +27,7 @@ def _module(lanes: int) -> str:
             params = ", ".join(f'p{i}: T.handle("{_DTYPE[k]}")' for i, k in enumerate(known.args))
             w.line("@T.prim_func")
             with w.block(f'def {name}({params}, o: T.handle("{_DTYPE[known.result]}"), n: T.int32) -> T.int32:'):
-                w.line(f'T.func_attr({{"global_symbol": "run_{name}", "calling_conv": 2}})')
+                w.line(f'T.func_attr({{"global_symbol": "inferir_run_{name}", "calling_conv": 2}})')
                 for i, k in enumerate(known.args):
                     w.line(f'P{i} = T.decl_buffer((1,), "{_DTYPE[k]}", data=p{i})')
                 w.line(f'O = T.decl_buffer((1,), "{_DTYPE[known.result]}", data=o)')
@@ -53,7 +53,7 @@ def library(load: Callable[[str, Target], ctypes.CDLL], aligned: Callable[[Any],
             vectors = inputs[0].size // lanes
             out = aligned(np.zeros(vectors if known.result == "F" else vectors * lanes, _DTYPE[known.result]))
             pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*inputs, out)]
-            assert getattr(module, f"run_{name}")(*pointers, ctypes.c_int32(vectors)) == 0
+            assert getattr(module, f"inferir_run_{name}")(*pointers, ctypes.c_int32(vectors)) == 0
             return out
 
         return run
