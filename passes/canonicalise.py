@@ -160,13 +160,13 @@ def _neutral(node: Node, operands: tuple[Value, ...]) -> Value | None:
 
 
 def _power(node: Node, x: Value, exponent: Any) -> Value | None:
-    """torch evaluates these exponents the same way, so the results stay bit-identical."""
+    """torch evaluates these exponents the same way, so that results stay bit-identical: x³ only in full precision."""
     if exponent is None or not x.type.dtype.is_float or x.op == "core.scalar":
         return None
     b = Builder(node.loc)
     if exponent == 2:
         return b.op("tensor.mul", x, x)
-    if exponent == 3:
+    if exponent == 3 and x.type.dtype is DType.F32:
         return b.op("tensor.mul", b.op("tensor.mul", x, x), x)
     if exponent == 0.5:
         return b.op("tensor.sqrt", x)

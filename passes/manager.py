@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,13 +124,27 @@ def run_pipeline(
         _check_weights(graph, weight_types)
     ledger = Ledger()
     try:
-        out, records = run_passes(graph, build_pipeline(options, ledger), print_after=print_after, dump_dir=dump_dir)
-        start = time.perf_counter()
-        step = plan(out, options.bounds)
+        with _collector_paused():
+            passes = build_pipeline(options, ledger)
+            out, records = run_passes(graph, passes, print_after=print_after, dump_dir=dump_dir)
+            start = time.perf_counter()
+            step = plan(out, options.bounds)
     except IRError as error:
         raise PassError(str(error)) from error
     records.append(PassRecord("plan", time.perf_counter() - start, False))
     return PipelineResult(out, step, dict(ledger.recipes), tuple(ledger.refusals), tuple(records))
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Graphs are many small live objects: collecting cycles among them again and again takes longer than the passes."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _check_weights(graph: Graph, types: Mapping[str, TensorType]) -> None:

@@ -155,3 +155,9 @@ def test_a_canonical_graph_is_returned_as_it_is() -> None:
     v = x(4)
     graph = Graph((v,), (B.op("tensor.exp", v),))
     assert Canonicalise().run(graph) is graph
+
+
+def test_a_cube_in_half_precision_stays_a_power() -> None:
+    v = x(4, dtype=DType.BF16)
+    assert reduced(v, B.op("tensor.pow", v, B.scalar(3))) == ["pow"]
+    assert reduced(v, B.op("tensor.pow", v, B.scalar(2))) == ["mul"]
