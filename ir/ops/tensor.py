@@ -34,12 +34,22 @@ def _torch() -> Any:
 
 # --- elementwise ------------------------------------------------------------------------------------------------------
 
+
+def _rounded_once(fn: Callable[..., Any], *operands: Any) -> Any:
+    """`fn` in float32, for functions in which PyTorch rounds half-precision values in between, always or at times."""
+    torch = _torch()
+    tensors = [t for t in operands if isinstance(t, torch.Tensor)]
+    if not tensors or tensors[0].dtype not in (torch.bfloat16, torch.float16):
+        return fn(*operands)
+    return fn(*(t.float() if isinstance(t, torch.Tensor) else t for t in operands)).to(tensors[0].dtype)
+
+
 _UNARY: dict[str, Callable[..., Any]] = {
     "neg": lambda x: -x,
     "exp": lambda x: x.exp(),
     "log": lambda x: x.log(),
     "sqrt": lambda x: x.sqrt(),
-    "rsqrt": lambda x: x.rsqrt(),
+    "rsqrt": lambda x: _rounded_once(_torch().rsqrt, x),
     "reciprocal": lambda x: x.reciprocal(),
     "abs": lambda x: x.abs(),
     "sin": lambda x: x.sin(),
@@ -95,7 +105,7 @@ def _tensors(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _pow(a: Any, b: Any) -> Any:
-    return _torch().pow(a, b)
+    return _torch().pow(a, b) if isinstance(b, _torch().Tensor) else _rounded_once(_torch().pow, a, b)
 
 
 _BINARY: dict[str, Callable[..., Any]] = {
@@ -224,7 +234,8 @@ define(
 
 def _view(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     out = TensorType(attrs["shape"], types[0].dtype)
-    need(sympy.expand(out.numel - types[0].numel) == 0, f"view to {out} changes the number of elements")
+    old, new = types[0].numel, out.numel
+    need(old == new or sympy.expand(old - new) == 0, f"view to {out} changes the number of elements")
     return out
 
 
@@ -388,8 +399,8 @@ define(
         attrs={"n": int, "interleave": int, "dtype": (DType, type(None))},
         defaults={"interleave": 1, "dtype": None},
         traits=frozenset({CONTRACTION}),
-        doc="`tensor.linear` with a weight in the layout of `layout.pack_weight`; the result is in logical order. `dtype` f32 gives the "
-        "sums unrounded (default: rounded to the type of x).",
+        doc="`tensor.linear` with a weight in the layout of `layout.pack_weight`; the result is in logical order. "
+        "`dtype` f32 gives the sums unrounded (default: rounded to the type of x).",
     )
 )
 

@@ -25,7 +25,7 @@ def test_a_written_row_lies_where_the_layout_says(role: str, dtype: DType, pack:
     x, slots = b.input("x", TensorType((T, heads, size), dtype)), b.input("slots", TensorType((T,), DType.I32))
     graph = Graph((cache, x, slots), (b.op("kv.write", cache, x, slots, role=role, block_size=block),))
     before = torch.full(type_.concrete({"NB": 3}), -1.0, dtype=torch_dtype(dtype))
-    rows, where = torch.randn(3, heads, size).to(torch_dtype(dtype)), [9, 2, 7]
+    rows, where = torch.arange(3.0 * heads * size).view(3, heads, size).to(torch_dtype(dtype)), [9, 2, 7]
     after = interpret(graph, {"cache": before, "x": rows, "slots": torch.tensor(where, dtype=torch.int32)})["out0"]
     assert bool((before == -1).all())
     for row, slot in zip(rows, where, strict=True):
