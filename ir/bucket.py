@@ -5,6 +5,7 @@ A bucket fixes tiles and unrolling; the actual counts are run-time arguments, so
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ def check_buckets(buckets: Iterable[Bucket], max_tokens: int) -> tuple[Bucket, .
     ordered = tuple(sorted(buckets, key=lambda b: (b.decode, b.lo)))
     for decode in (False, True):
         group = [b for b in ordered if b.decode is decode]
-        for a, b in zip(group, group[1:], strict=False):
+        for a, b in itertools.pairwise(group):
             if b.lo < a.hi:
                 raise InferirError(f"buckets: {a.name} and {b.name} overlap")
             if not decode and b.lo > a.hi:
