@@ -1,29 +1,5 @@
-"""Bodies in terms of `tensor.*` ops only: composite ops are replaced by their decomposition before they are lowered."""
+"""The decomposition that all backends share."""
 
-from __future__ import annotations
+from inferir.codegen.decompose import decompose
 
-from collections.abc import Sequence
-
-from inferir.ir.graph import Attrs, Builder, Graph, Node, Value
-from inferir.ir.registry import opdef
-from inferir.ir.rewrite import transform
-
-
-def _softmax(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
-    """exp(x - max x) / Σ exp(x - max x)."""
-    (x,) = operands
-    dims = (attrs["dim"],)
-    e = b.op("tensor.exp", b.op("tensor.sub", x, b.op("tensor.max", x, dims=dims, keepdim=True)))
-    return b.op("tensor.div", e, b.op("tensor.sum", e, dims=dims, keepdim=True))
-
-
-def decompose(body: Graph) -> Graph:
-    """`body` with every op that has a decomposition replaced, until none is left."""
-
-    def visit(node: Node, operands: tuple[Value, ...]) -> Value | None:
-        form = _softmax if node.op == "tensor.softmax" else opdef(node.op).decompose
-        return form(Builder(node.loc), operands, node.attrs) if form is not None else None
-
-    while any(n.op == "tensor.softmax" or opdef(n.op).decompose is not None for n in body.nodes):
-        body = transform(body, visit)
-    return body
+__all__ = ["decompose"]
