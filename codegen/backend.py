@@ -17,7 +17,8 @@ class KernelSource:
 
     name: the kernel's symbol; text: its source; order: for each pointer parameter, the index into operands + results of
     the region that it stands for; params: (name, element type) of the pointer parameters; tile: the choices made, for
-    people and manifests.
+    people and manifests; grid: for kernels that the caller launches, the number of programs along each grid axis, as
+    dimensions in the run-time counts (`ir.dims`).
     """
 
     name: str
@@ -25,6 +26,7 @@ class KernelSource:
     order: tuple[int, ...]
     params: tuple[tuple[str, str], ...]
     tile: Mapping[str, int] = field(default_factory=dict)
+    grid: tuple[str, ...] = ()
 
 
 class Backend(Protocol):
