@@ -1,0 +1,95 @@
+"""What the backend accepts and refuses, and that kernels do not depend on the bucket."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from inferir.codegen.backend import Backend
+from inferir.codegen.triton.backend import TritonBackend
+from inferir.ir.bucket import Bucket
+from inferir.ir.dims import MB, NB, A, R, S, T
+from inferir.ir.dtypes import DType
+from inferir.ir.errors import CodegenError
+from inferir.ir.graph import Value
+from inferir.ir.target import Target
+
+BACKEND: Backend = TritonBackend()
+H100 = Target.named("sm_90")
+BUCKET = Bucket(1, 2)
+
+
+def test_every_kind_of_region_is_supported(case: Any) -> None:
+    assert BACKEND.supports(case.region, BUCKET, H100) is None
+    assert BACKEND.name == "triton"
+
+
+def test_kernels_do_not_depend_on_bucket_or_device(case: Any) -> None:
+    for bucket, target in ((Bucket(17, 65), "sm_90"), (Bucket(1, 2, decode=True), "sm_80")):
+        assert BACKEND.lower(case.kernel.name, case.region, bucket, Target.named(target)) == case.kernel
+
+
+def matmul(b: Any) -> Any:
+    return b.region(b.op("tensor.linear_packed", b.arg(T, 64), b.arg(1, 32, 64, 2), n=64), anchor="matmul")
+
+
+def attention(b: Any) -> Any:
+    p = 2 if b.dtype is DType.BF16 else 1
+    meta = (b.arg(S, MB, dtype=DType.I32), b.arg(A, 4, dtype=DType.I32))
+    caches = (b.arg(NB, 2, 16 // p, 8, p), b.arg(NB, 2, 8 // p, 16, p))
+    attrs = {"scale": 1.0, "kv_heads": 2, "block_size": 8, "layer": 0}
+    return b.region(b.op("attn.paged", b.arg(T, 4, 16), *caches, *meta, **attrs), anchor="attention")
+
+
+@pytest.mark.parametrize(("make", "reason"), [(matmul, "no matmul driver"), (attention, "no attention driver")])
+def test_other_anchors_are_refused(make: Callable[[Any], Any], reason: str, body: Any) -> None:
+    region = make(body)
+    why = BACKEND.supports(region, BUCKET, H100)
+    assert why is not None
+    assert reason in why
+    with pytest.raises(CodegenError, match=rf"region test: .*{reason}"):
+        BACKEND.lower("k", region, BUCKET, H100)
+
+
+def draw(b: Any) -> Value:
+    rows = [b.arg(R, dtype=d) for d in (DType.F32, DType.I32, DType.I32)]
+    value = b.op("sample.draw", b.arg(R, 100, dtype=DType.F32), *rows, valid=100)
+    assert isinstance(value, Value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda b: b.op("tensor.softmax", b.arg(R, 128000), dim=-1), "131072 elements per row are more than the 32768"),
+        (lambda b: b.op("tensor.linear", b.arg(T, 8), b.arg(4, 8)), "tensor.linear has no row-wise form"),
+        (draw, "sample.draw has no row-wise form"),
+        (lambda b: b.op("tensor.sum", b.arg(T, 8), dims=(0,), keepdim=True), "no result has a row axis"),
+        (
+            lambda b: b.op("tensor.sub", b.arg(T, 8), b.op("tensor.sum", b.arg(T, 8), dims=(0,), keepdim=True)),
+            "over rows",
+        ),
+        (lambda b: b.op("tensor.cast", b.arg(T, 8), dtype=DType.F64), "f64 has no Triton form"),
+        (lambda b: b.op("tensor.permute", b.arg(T, 3, 8), perm=(1, 0, 2)), "no result has a row axis"),
+        (lambda b: b.op("tensor.view", b.arg(T, 8), shape=(2 * T, 4)), "moves the row axis"),
+        (lambda b: b.op("tensor.slice", b.arg(T, 8), dim=0, start=1, stop=T), "has no row-wise form"),
+        (lambda b: b.op("tensor.add", b.arg(T, 8), b.arg(T, 8, dtype=b.dtype)), ""),
+        (lambda b: b.op("tensor.embedding", b.op("tensor.exp", b.arg(9, 8)), b.numbers()), "of a computed table"),
+        (lambda b: b.op("tensor.embedding", b.arg(9, 8), b.arg(T, 4, dtype=DType.I32)), "one number per row"),
+    ],
+)
+def test_bodies_without_a_form_are_refused_with_the_reason(
+    make: Callable[[Any], Value], reason: str, body: Any
+) -> None:
+    why = BACKEND.supports(body.region(make(body)), BUCKET, H100)
+    if not reason:
+        assert why is None  # a plain region in between: not everything is refused
+        return
+    assert why is not None
+    assert why.startswith("region test: ")
+    assert reason in why
+
+
+def test_other_targets_are_refused(case: Any) -> None:
+    why = BACKEND.supports(case.region, BUCKET, Target.named("x86-64-v3"))
+    assert why == "the Triton backend makes kernels for CUDA targets, not for x86-64-v3"
