@@ -78,7 +78,6 @@ def _attention(
     "aten.clone.default",
     "aten.contiguous.default",
     "aten.lift_fresh_copy.default",
-    "aten.to.device",
 )
 def _same(imp: Importer, x: Imports, *_: Any, **__: Any) -> Imports:
     return x
@@ -99,7 +98,14 @@ def _getitem(imp: Importer, xs: list[Imports], index: int) -> Imports:
 # --- casts ----------------------------------------------------------------------------------------------------------
 
 
-@rule("aten.to.dtype", "aten.to.dtype_layout", "aten._to_copy.default", "aten.type_as.default", "aten.to.other")
+@rule(
+    "aten.to.dtype",
+    "aten.to.device",
+    "aten.to.other",
+    "aten.to.dtype_layout",
+    "aten._to_copy.default",
+    "aten.type_as.default",
+)
 def _cast(imp: Importer, x: Imports, *_: Any, **__: Any) -> Imports:
     return x if isinstance(x, Mask) else imp.value(x, imp.val.dtype)
 
@@ -233,7 +239,8 @@ def _clamp(imp: Importer, x: Imports, *bounds: Imports, min: Imports = None, max
 
 @rule("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
 def _where(imp: Importer, condition: Imports, a: Imports, b: Imports) -> Imports:
-    return imp.op("tensor.where", imp.value(condition), *_pair(imp, a, b, imp.val.dtype))
+    chosen = imp.op("tensor.where", imp.value(condition), *_pair(imp, a, b, imp.val.dtype))
+    return imp.value(chosen, imp.val.dtype)  # a choice of two numbers has no element type of its own
 
 
 @rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
@@ -258,7 +265,13 @@ def _logical(name: str) -> Any:
 
 
 for _name in ("and", "or"):
-    rule(f"aten.logical_{_name}.default", f"aten.bitwise_{_name}.Tensor")(_logical(_name))
+    rule(
+        f"aten.logical_{_name}.default",
+        f"aten.bitwise_{_name}.Tensor",
+        f"aten.bitwise_{_name}.Scalar",
+        f"aten.__{_name}__.Tensor",
+        f"aten.__{_name}__.Scalar",
+    )(_logical(_name))
 
 
 # --- reductions -----------------------------------------------------------------------------------------------------
@@ -323,13 +336,18 @@ def _native_layer_norm(
     return [_layer_norm(imp, x, shape, weight, bias, eps)]
 
 
+def _opmath(dtype: torch.dtype) -> torch.dtype:
+    """The type PyTorch computes in."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
 @rule("aten.rms_norm.default")
 def _rms_norm(
     imp: Importer, x: Imports, shape: Sequence[int], weight: Imports = None, eps: float | None = None
 ) -> Imports:
     value = imp.value(x)
     _last_axis_only(imp, value, shape)
-    eps = float(torch.finfo(imp.val.dtype).eps) if eps is None else float(eps)
+    eps = float(torch.finfo(_opmath(imp.val.dtype)).eps) if eps is None else float(eps)
     operands = [value] if weight is None else [value, imp.value(weight)]
     return imp.op("nn.rms_norm", *operands, eps=eps, offset=0.0, round_before_weight=False)
 

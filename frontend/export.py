@@ -6,13 +6,15 @@ marker ops (`hooks`), so what is left is token-local. A trace that holds only fo
 
 from __future__ import annotations
 
+import contextlib
+import io
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from inferir.frontend import hooks
-from inferir.frontend.failures import explain
+from inferir.frontend.failures import explain, explain_sizes
 from inferir.frontend.huggingface import quiet
 from inferir.ir.errors import UntraceableError
 
@@ -50,24 +52,28 @@ def export(model: Any, max_tokens: int = MAX_TOKENS) -> Exported:
     Parameter values are never read. Raises `UntraceableError` naming module, operator and source line.
     """
     hooks.register()
-    count = torch.export.Dim("tokens", min=2, max=max_tokens)
-    ids = torch.zeros(TRACED_TOKENS, dtype=torch.int64)
-    positions = torch.arange(TRACED_TOKENS)
     try:
         with quiet(), torch.no_grad():
-            program = torch.export.export(
-                Wrapper(model),
-                (ids, positions),
-                dynamic_shapes={"ids": {0: count}, "positions": {0: count}},
-                strict=False,
-            )
+            program = _export(model, max_tokens)
             if not _is_functional(program):
                 program = program.run_decompositions({})
     except Exception as error:  # torch.export raises errors of many kinds
+        if "Constraints violated" in str(error):
+            with quiet(), torch.no_grad():
+                raise explain_sizes(error, model, lambda: _export(model, max_tokens)) from error
         raise explain(error, model) from error
     symbol = _token_symbol(program)
     _check_ranges(program, symbol, max_tokens)
     return Exported(program, symbol)
+
+
+def _export(model: Any, max_tokens: int) -> Any:
+    count = torch.export.Dim("tokens", min=2, max=max_tokens)
+    ids = torch.zeros(TRACED_TOKENS, dtype=torch.int64)
+    positions = torch.arange(TRACED_TOKENS)
+    shapes = {"ids": {0: count}, "positions": {0: count}}
+    with contextlib.redirect_stderr(io.StringIO()):  # torch prints the partial program when it fails
+        return torch.export.export(Wrapper(model), (ids, positions), dynamic_shapes=shapes, strict=False)
 
 
 def _is_functional(program: Any) -> bool:
@@ -92,15 +98,21 @@ def _token_symbol(program: Any) -> Any:
 
 
 def _check_ranges(program: Any, symbol: Any, max_tokens: int) -> None:
+    """Refuse a program that holds only for some sizes; torch would check that at run time, an importer must do it
+    here.
+    """
     allowed = program.range_constraints.get(symbol)
     if allowed is not None and (allowed.lower > 2 or allowed.upper < max_tokens):
         raise UntraceableError(
             f"the trace holds for {allowed.lower} to {allowed.upper} tokens only; "
             "the model's code depends on the number of tokens"
         )
+    same = {f"L['{a}'].size()[0] == L['{b}'].size()[0]" for a, b in (("ids", "positions"), ("positions", "ids"))}
+    for guard in getattr(program, "_guards_code", None) or ():
+        if guard not in same:
+            raise UntraceableError(f"the trace is guarded by a condition on sizes: {guard}")
     for node in program.graph.nodes:
+        if node.op == "call_module":
+            raise UntraceableError(f"the trace keeps a call to the submodule {node.target}")
         if node.op == "call_function" and str(node.target).startswith(("aten._assert_scalar", "aten.sym_constrain")):
-            raise UntraceableError(f"the trace is guarded by a condition on sizes ({node.target} {node.args})")
-    extra = [n for n in program.graph.nodes if n.op == "call_module"]
-    if extra:
-        raise UntraceableError(f"the trace keeps a call to the submodule {extra[0].target}")
+            raise UntraceableError(f"the trace is guarded by a condition on sizes: {node.target}{node.args}")

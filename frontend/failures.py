@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -74,22 +76,72 @@ def _hint(error: BaseException, code: str) -> str:
         return "numpy in forward hides the computation from the trace; write it with torch operators"
     if "data-dependent" in text or "DataDependent" in kind or ".item(" in code or ".tolist(" in code:
         return "a branch or a size depends on tensor values; use torch.where, or make it depend on the config only"
-    if "Constraints violated" in text or "specialized" in text:
-        return "the code depends on the number of tokens; it must be correct for any number"
     return "check that the model runs in plain PyTorch, and that this version of transformers supports it"
 
 
-def _guard_site(error: BaseException) -> str:
-    """The source line of the last shape guard, for errors that torch raises after the forward has returned."""
-    seen: BaseException | None = error
-    while seen is not None:
-        for frame, _ in _frames(seen):
-            env: Any = next((v for v in frame.f_locals.values() if type(v).__name__ == "ShapeEnv"), None)
-            if env is not None:
-                places = [str(guard.sloc) for guard in env.guards]
-                return f" (guard from {short_path(places[-1])})" if places else ""
-        seen = seen.__cause__ or seen.__context__
-    return ""
+class GuardWatch:
+    """Finds the module whose forward restricts the number of tokens: forward hooks for the time of one trace.
+
+    A shape guard that appears between two module boundaries was made by the module that runs there.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        self.found: list[tuple[str, Any]] = []
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._open: list[str] = []
+        self._seen = 0
+        self._env: Any = None
+
+    def __enter__(self) -> GuardWatch:
+        self._hooks: list[Any] = []
+        for module in self.model.modules():
+            self._hooks.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
+            self._hooks.append(module.register_forward_hook(self._leave))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        if self._env is None:
+            tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+            nodes = [getattr(size, "node", None) for tensor in tensors for size in tensor.shape]
+            self._env = next((node.shape_env for node in nodes if node is not None), None)
+        self._attribute()
+        self._open.append(self._names[id(module)])
+
+    def _leave(self, module: torch.nn.Module, args: Any, out: Any) -> None:
+        self._attribute()
+        self._open.pop()
+
+    def _attribute(self) -> None:
+        guards = self._env.guards if self._env is not None else []
+        if self._open:
+            self.found += [(self._open[-1], guard) for guard in guards[self._seen :]]
+        self._seen = len(guards)
+
+
+def explain_sizes(error: BaseException, model: torch.nn.Module, retrace: Callable[[], object]) -> UntraceableError:
+    """An `UntraceableError` for a trace that holds for some token counts only; `retrace` traces `model` once more."""
+    with GuardWatch(model) as watch, contextlib.suppress(Exception):
+        retrace()
+    hint = "the code depends on the number of tokens; it must be correct for any number"
+    if not watch.found:
+        return UntraceableError(f"cannot trace: {one_line(error, 240)}. Hint: {hint}")
+    module, guard = watch.found[0]
+    module = module or type(model).__name__
+    symbols = sorted(map(str, guard.expr.free_symbols))
+    condition = str(guard.expr)
+    for symbol in symbols:
+        condition = condition.replace(symbol, "tokens")
+    place = str(guard.sloc).strip("()").split(" in ")[0]  # torch shortens the path
+    internal = any(part in place for part in ("torch/", "_export/", "_subclasses/", "_prims", "_refs/", "_ops.py"))
+    where = "" if internal or not place else f" ({os.path.basename(place)})"
+    return UntraceableError(
+        f"cannot trace in module {module!r}{where}: the trace holds only where {condition}. Hint: {hint}"
+    )
 
 
 def explain(error: BaseException, model: torch.nn.Module) -> InferirError:
@@ -98,9 +150,9 @@ def explain(error: BaseException, model: torch.nn.Module) -> InferirError:
     if isinstance(error, InferirError):
         text = str(error)
         return UntraceableError(f"{text}; in {site}" if str(site) and site.module not in text else text)
-    reason = one_line(str(error).split("\n\n")[0], 240)
+    reason = one_line(str(error).split("\n\n")[0], 240).rstrip(".")
     op = f" at operator {operator}" if operator else ""
-    where = f" in {site}" if str(site) else _guard_site(error)
+    where = f" in {site}" if str(site) else ""
     return UntraceableError(
         f"cannot trace{where}{op}: {type(error).__name__}: {reason}. Hint: {_hint(error, site.code)}"
     )

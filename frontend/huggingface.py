@@ -13,6 +13,7 @@ import functools
 import importlib
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,7 @@ class Api:
     auto_tokenizer: Any
     generation_config: Any
     gguf_config: Any
+    conversions: Callable[[Any], list[Any]]
     no_init_weights: Callable[[], contextlib.AbstractContextManager[Any]]
 
 
@@ -78,6 +80,7 @@ def api() -> Api:
         auto_tokenizer=get("transformers", "AutoTokenizer"),
         generation_config=get("transformers", "GenerationConfig"),
         gguf_config=get("transformers", "GgufConfig"),
+        conversions=get("transformers.conversion_mapping", "get_model_conversion_mapping"),
         no_init_weights=get("transformers.initialization", "no_init_weights"),
     )
 
@@ -155,3 +158,24 @@ def state_types(model: Any) -> Mapping[str, torch.Tensor]:
     """Parameters and persistent buffers by name, aliases of tied parameters left out."""
     aliases = tied_names(model)
     return {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if name not in aliases}
+
+
+def renames(model: Any) -> tuple[tuple[str, str], ...]:
+    """(pattern, replacement) pairs that turn names of older checkpoints into names of `model`, in order.
+
+    Conversions that compute new tensors (merged experts, for instance) are left out: such a checkpoint will lack
+    tensors.
+    """
+    out = []
+    for conversion in api().conversions(model):
+        if type(conversion).__name__ != "WeightRenaming" or len(conversion.target_patterns) != 1:
+            continue
+        scope = re.escape(conversion.scope_prefix + ".") if conversion.scope_prefix else ""
+        for source in conversion.source_patterns:
+            pattern = source.replace("*.", r".*\.")
+            end = r"(?!\w)" if re.search(r"[a-zA-Z0-9]$", pattern) else ""
+            prefix = f"(?<=^{scope})" if scope else ""
+            out.append(
+                (prefix + (pattern.removeprefix("^") if scope else pattern) + end, conversion.target_patterns[0])
+            )
+    return tuple(out)

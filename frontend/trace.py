@@ -15,7 +15,7 @@ import torch
 from inferir.frontend import hooks
 from inferir.frontend.export import MAX_TOKENS, Exported, export
 from inferir.frontend.facts import LayerFacts, ModelFacts, eos_token_ids, first_id, token_ids
-from inferir.frontend.huggingface import quiet, skeleton, state_types, text_config, tied_names
+from inferir.frontend.huggingface import quiet, renames, skeleton, state_types, text_config, tied_names
 from inferir.frontend.importer import Imported, UnsupportedOperatorError, import_program
 from inferir.frontend.model import ModelSource
 from inferir.frontend.rope import check_rope, hold_frequencies, length_limit
@@ -46,6 +46,7 @@ class TracedModel:
     aliases: Mapping[str, str]
     base_prefix: str
     ignored: tuple[str, ...]
+    renames: tuple[tuple[str, str], ...]
 
     @property
     def weight_types(self) -> dict[str, TensorType]:
@@ -56,7 +57,7 @@ class TracedModel:
         """The graph's weights, read from `source` when they are used. Raises `WeightError` unless the checkpoint
         fits.
         """
-        names = resolve(source, self.expected, self.aliases, self.base_prefix, self.ignored)
+        names = resolve(source, self.expected, self.aliases, self.base_prefix, self.ignored, self.renames)
         return Weights(source, self.weight_types, names, self.constants)
 
     def save(self, folder: Path) -> None:
@@ -71,6 +72,7 @@ class TracedModel:
             aliases=dict(self.aliases),
             base_prefix=self.base_prefix,
             ignored=self.ignored,
+            renames=self.renames,
         )
         (folder / "expected.json").write_bytes(msgspec.json.encode(record))
 
@@ -88,6 +90,7 @@ class TracedModel:
             aliases=record.aliases,
             base_prefix=record.base_prefix,
             ignored=record.ignored,
+            renames=record.renames,
         )
 
 
@@ -101,6 +104,7 @@ class _Record(msgspec.Struct, frozen=True):
     aliases: dict[str, str]
     base_prefix: str
     ignored: tuple[str, ...]
+    renames: tuple[tuple[str, str], ...]
 
 
 def trace(source: ModelSource, max_model_len: int = 0, max_tokens: int = MAX_TOKENS) -> TracedModel:
@@ -130,6 +134,7 @@ def trace(source: ModelSource, max_model_len: int = 0, max_tokens: int = MAX_TOK
         aliases=aliases,
         base_prefix=str(getattr(model, "base_model_prefix", "")),
         ignored=tuple(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()),
+        renames=renames(model),
     )
 
 

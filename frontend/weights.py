@@ -182,6 +182,7 @@ def resolve(
     aliases: Mapping[str, str] | None = None,
     base_prefix: str = "",
     ignored: Iterable[str] = (),
+    renames: Iterable[tuple[str, str]] = (),
 ) -> dict[str, str]:
     """Match a checkpoint with a model: model name -> checkpoint name.
 
@@ -193,7 +194,8 @@ def resolve(
     to a module of the model but is not one of its parameters, as a bias that the config switches off. Any other
     unused tensor is warned about by name.
     """
-    present = set(source.names())
+    present = {_renamed(name, renames): name for name in source.names()}
+    present.update({name: name for name in source.names()})
     spelled: dict[str, list[str]] = {name: [name] for name in expected}
     for alias, name in (aliases or {}).items():
         spelled.setdefault(name, [name]).append(alias)
@@ -201,7 +203,7 @@ def resolve(
     used: set[str] = set()
     for name, spellings in spelled.items():
         candidates = [c for s in spellings for c in _variants(s, base_prefix)]
-        found = [c for c in candidates if c in present]
+        found = [present[c] for c in candidates if c in present]
         used.update(found)
         if not found:
             raise WeightError(f"tensor {name!r} ({expected[name]}) is missing from the checkpoint")
@@ -214,10 +216,10 @@ def resolve(
     modules = {name.rpartition(".")[0] for s in spelled.values() for n in s for name in _variants(n, base_prefix)} - {
         ""
     }
-    for name in sorted(present - used):
+    for name in sorted(set(present.values()) - used):
         if any(p.search(name) for p in patterns):
             continue
-        module, _, leaf = name.rpartition(".")
+        module, _, leaf = _renamed(name, renames).rpartition(".")
         if module in modules:
             raise WeightError(
                 f"tensor {name!r} in {source.where(name)} is not used: the config gives module {module!r} no parameter "
@@ -225,6 +227,12 @@ def resolve(
             )
         warnings.warn(f"tensor {name!r} in {source.where(name)} is not used by the model", WeightWarning, stacklevel=2)
     return out
+
+
+def _renamed(name: str, renames: Iterable[tuple[str, str]]) -> str:
+    for pattern, replacement in renames:
+        name = re.sub(pattern, replacement, name, count=1)
+    return name
 
 
 def _variants(name: str, base_prefix: str) -> tuple[str, ...]:
