@@ -242,7 +242,6 @@ def pass_options(options: CompileOptions, captured: Captured) -> PassOptions:
         max_num_seqs=options.max_num_seqs,
         max_logit_rows=options.max_num_seqs,
         block_size=options.block_size,
-        dtype=captured.facts.dtype,
         vocab_size=min(captured.facts.vocab_size, captured.tokenizer_size),
     )
 
