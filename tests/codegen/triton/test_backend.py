@@ -1,5 +1,7 @@
 """What the backend accepts and refuses, and that kernels do not depend on the bucket."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -93,3 +95,27 @@ def test_bodies_without_a_form_are_refused_with_the_reason(
 def test_other_targets_are_refused(case: Any) -> None:
     why = BACKEND.supports(case.region, BUCKET, Target.named("x86-64-v3"))
     assert why == "the Triton backend makes kernels for CUDA targets, not for x86-64-v3"
+
+
+def test_lowering_loads_neither_triton_nor_tvm() -> None:
+    """Asking what is supported must stay cheap; only building loads the compiler."""
+    program = (
+        "import sys\n"
+        "from inferir.codegen.triton.backend import TritonBackend\n"
+        "from inferir.ir.bucket import Bucket\n"
+        "from inferir.ir.parser import parse_graph\n"
+        "from inferir.ir.target import Target\n"
+        f"graph = parse_graph({TEXT!r})\n"
+        "region = graph.outputs[0].node\n"
+        "assert TritonBackend().supports(region, Bucket(1, 2), Target.named('sm_90')) is None\n"
+        "assert not {'triton', 'tvm', 'torch'} & sys.modules.keys()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+TEXT = """graph @main(%x: f32[T, 8]) -> (%1 as "y") {
+  %1 = kernel.region(%x) {anchor="rowwise", body=graph @b(%x: f32[T, 8]) -> (%1 as "y") {
+    %1 = nn.rms_norm(%x) {eps=1e-06, offset=0.0, round_before_weight=true} : f32[T, 8]
+  }, name="norm"} : f32[T, 8]
+}"""
