@@ -10,7 +10,6 @@ are the C functions whose names start with `inferir_`.
 
 from __future__ import annotations
 
-import gc
 import re
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from inferir.codegen.tvm.llvm_lib import library
+from inferir.codegen.tvm.parse import parse_module
 from inferir.codegen.tvm.source import helper_names
 from inferir.ir.errors import CodegenError
 from inferir.ir.target import Target
@@ -60,20 +60,6 @@ def _llvm_target(target: Target) -> Any:
     return tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu, "mattr": attached, "cl-opt": [_NO_TBAA]})
 
 
-def _parse(source: str, library_text: str) -> Any:
-    import tvm.script
-    from tvm.script import ir, tirx
-
-    # The parser makes many short-lived objects; looking for cycles among them costs a fifth of its time.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return tvm.script.from_source(source, {"I": ir, "T": tirx, LIBRARY_VARIABLE: library_text})
-    finally:
-        if collecting:
-            gc.enable()
-
-
 def compile_object(source: str, target: Target) -> Any:
     """Compile module text to a TVM LLVM module: object code, not yet linked.
 
@@ -84,7 +70,9 @@ def compile_object(source: str, target: Target) -> Any:
         import tvm
 
         llvm = _llvm_target(target)
-        return tvm.get_global_func("target.build.llvm")(_lower(_parse(source, text), llvm), llvm)
+        return tvm.get_global_func("target.build.llvm")(
+            _lower(parse_module(source, {LIBRARY_VARIABLE: text}), llvm), llvm
+        )
     except Exception as error:
         raise CodegenError(f"TVM refused the module: {_reason(error, source)}") from error
 
