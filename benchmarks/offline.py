@@ -127,12 +127,12 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", help="element type of the other engines")
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     given = parser.parse_args()
-    numbers = [[int(x) for x in text.split(",") if x] for text in (given.sequences, given.prefill)]
+    sequences, prefill = ([int(x) for x in text.split(",") if x] for text in (given.sequences, given.prefill))
     engines: list[EngineProcess] = []
     try:
         engines.append(EngineProcess("inferir", "inferir_engine", os.path.abspath(given.artifact)))
         engines.append(EngineProcess("hf eager", "hf_eager", os.path.abspath(given.model), given.dtype))
-        results = run(engines, workloads(*numbers, given.tokens), given.rounds)
+        results = run(engines, workloads(sequences, prefill, given.tokens), given.rounds)
     finally:
         for engine in engines:
             engine.close()

@@ -30,7 +30,7 @@ def load() -> Run:
         )
     else:
         model = AutoModelForCausalLM.from_pretrained(str(path), dtype=dtype, attn_implementation="eager")
-    model.eval()
+    model.train(False)
 
     def run(prompts: list[list[int]], tokens: int) -> None:
         ids = torch.tensor(prompts)
