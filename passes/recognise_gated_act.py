@@ -30,7 +30,7 @@ def _visit(node: Node, operands: tuple[Value, ...]) -> Value | None:
         return None
     for act, up in (operands, operands[::-1]):
         kind = _kind(act)
-        if kind is None:
+        if kind is None or up is act:  # act(x)² has no second operand
             continue
         gate = act.node.operands[0]
         if gate is not up and gate.type == up.type and up.op != "core.scalar":

@@ -29,6 +29,6 @@ def test_golden(golden, act: str, attrs: str, kind: str, order: str) -> None:
 
 
 def test_other_products_stay(golden) -> None:
-    for act, order in (("tanh", "%1, %u"), ("silu", "%1, %g"), ("silu", "%u, %u")):
+    for act, order in (("tanh", "%1, %u"), ("silu", "%1, %g"), ("silu", "%u, %u"), ("relu", "%1, %1")):
         text = BEFORE.format(act=act, attrs="", order=order)
         golden(RecogniseGatedAct(), text, text)
