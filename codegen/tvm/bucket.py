@@ -19,6 +19,7 @@ from inferir.codegen.cache import CompileCache, Entry
 from inferir.codegen.tvm.build_pool import BuildJob, build_many
 from inferir.codegen.tvm.pool import bucket_module_source, scratch_bytes
 from inferir.codegen.tvm.regions import Bounds, lower_region
+from inferir.codegen.tvm.source import ChunkKernel
 from inferir.ir.bucket import Bucket
 from inferir.ir.cache_key import CacheKey, key_fields, source_hash
 from inferir.ir.errors import CodegenError
@@ -136,7 +137,8 @@ def bucket_key(regions: Mapping[str, Node], bucket: Bucket, target: Target, boun
 
 def lower_bucket(regions: Mapping[str, Node], bucket: Bucket, target: Target, bounds: Bounds) -> tuple[str, BucketMeta]:
     """Module text and kernel records. Raises `CodegenError` naming the region that cannot be lowered."""
-    kernels, records = [], []
+    kernels: list[ChunkKernel] = []
+    records: list[LoweredKernel] = []
     attn_tile = 1
     for digest, region in regions.items():
         name = f"k{len(kernels)}_{region.attrs['name']}"
