@@ -8,70 +8,19 @@ number first, reductions run over a block dimension that the place does not vary
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from inferir.codegen.triton.index import Axis, Index, flatten, unflatten
-from inferir.codegen.triton.scalar import COMPARISONS, HALF, MEMORY, REGISTER, SELECTIONS, elementwise, literal, power
+from inferir.codegen.triton.scalar import COMPARISONS, HALF, REGISTER, SELECTIONS, elementwise, literal, power
+from inferir.codegen.triton.value import Block, Guards, NoRoomError, Place, features, has_row, memory
+from inferir.codegen.triton.views import VIEWS
 from inferir.ir.dims import Dim
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph import Node, Value
 from inferir.ir.ops.common import axis as normal_axis
 from inferir.ir.registry import ELEMENTWISE, REDUCTION, has_trait
-from inferir.ir.types import TensorType
-
-
-class NoRoomError(CodegenError):
-    """A reduction finds no block dimension to run over; another block shape may have one."""
-
-
-@dataclass(frozen=True)
-class Guard:
-    """Elements count only where low <= index < high; None is no bound."""
-
-    index: Index
-    low: int | None
-    high: int | None
-
-    def text(self) -> str:
-        at = self.index.text()
-        bounds = [f"({at} >= {self.low})"] if self.low is not None else []
-        bounds += [f"({at} < {self.high})"] if self.high is not None else []
-        return " & ".join(bounds)
-
-
-@dataclass(frozen=True)
-class Block:
-    """The text of a computed value and the block dimensions along which it varies."""
-
-    text: str
-    positions: frozenset[int] = frozenset()
-
-
-Place = tuple[Index, ...]
-Guards = tuple[Guard, ...]
-
-
-def features(type_: TensorType, row: Dim) -> tuple[int, ...]:
-    """The axes of a type but a leading row axis. Raises `CodegenError` if one is symbolic."""
-    dims = type_.shape[1:] if has_row(type_, row) else type_.shape
-    for dim in dims:
-        if not isinstance(dim, int):
-            raise CodegenError(f"axis {dim} of {type_} is not static")
-    return tuple(d for d in dims if isinstance(d, int))
-
-
-def has_row(type_: TensorType, row: Dim) -> bool:
-    return type_.rank > 0 and type_.shape[0] == row
-
-
-def memory(type_: TensorType) -> str:
-    """The pointer element type of a tensor. Raises `CodegenError` for one that kernels cannot hold."""
-    if type_.dtype not in MEMORY:
-        raise CodegenError(f"{type_.dtype.value} has no Triton form")
-    return MEMORY[type_.dtype]
 
 
 @dataclass
@@ -149,8 +98,8 @@ class Sweep:
             at = flatten(place, features(v.type, self.row))
             row = f" + row * {prod(features(v.type, self.row))}" if has_row(v.type, self.row) else ""
             return self.load(v, row, at, guards)
-        if node.op in _VIEWS:
-            return _VIEWS[node.op](self, node, place, guards)
+        if node.op in VIEWS:
+            return VIEWS[node.op](self, node, place, guards)
         if has_trait(node.op, REDUCTION):
             return self._reduce(node, place, guards)
         if has_trait(node.op, ELEMENTWISE):
@@ -282,92 +231,6 @@ class Sweep:
                 raise NoRoomError("a reduction inside a concatenation of other axes has no row-wise form")
         return tuple(out)
 
-    # --- views: the index is rewritten ---
-
-    def _view(self, node: Node, place: Place, guards: Guards) -> Block:
-        (x,) = node.operands
-        if has_row(x.type, self.row) != has_row(node.types[0], self.row):
-            raise CodegenError(f"tensor.view of {x.type} to {node.types[0]} moves the row axis")
-        old, new = features(x.type, self.row), features(node.types[0], self.row)
-        return self.value(x, unflatten(flatten(place, new), old), guards)
-
-    def _permute(self, node: Node, place: Place, guards: Guards) -> Block:
-        (x,) = node.operands
-        perm: Sequence[int] = node.attrs["perm"]
-        if has_row(x.type, self.row):
-            if perm[0] != 0:
-                raise CodegenError("a permutation that moves the row axis has no row-wise form")
-            perm = [p - 1 for p in perm[1:]]
-        at = dict(zip(perm, place, strict=True))
-        return self.value(x, tuple(at[i] for i in range(len(perm))), guards)
-
-    def _expand(self, node: Node, place: Place, guards: Guards) -> Block:
-        return self.value(node.operands[0], self.aligned(node.operands[0], place), guards)
-
-    def _feature_axis(self, node: Node) -> int:
-        axis = normal_axis(node.attrs["dim"], node.types[0].rank) - has_row(node.types[0], self.row)
-        if axis < 0:
-            raise CodegenError(f"{node.op} along the row axis has no row-wise form")
-        return axis
-
-    def _slice(self, node: Node, place: Place, guards: Guards) -> Block:
-        i = self._feature_axis(node)
-        moved = place[i].scale(node.attrs["step"]).shift(node.attrs["start"])
-        return self.value(node.operands[0], (*place[:i], moved, *place[i + 1 :]), guards)
-
-    def _cat(self, node: Node, place: Place, guards: Guards) -> Block:
-        i = self._feature_axis(node)
-        at, start = place[i], 0
-        parts: list[tuple[Value, int, int]] = []
-        for part in node.operands:
-            end = start + features(part.type, self.row)[i]
-            if start <= at.high and at.low < end:
-                parts.append((part, start, end))
-            start = end
-        blocks = []
-        for n, (part, start, end) in enumerate(parts):
-            low, high = (start if n else None), (end if n < len(parts) - 1 else None)
-            inner = guards if low is None and high is None else (*guards, Guard(at, low, high))
-            blocks.append(self.value(part, (*place[:i], at.shift(-start), *place[i + 1 :]), inner))
-        out = blocks[-1]
-        for (_, _, end), block in reversed(list(zip(parts[:-1], blocks[:-1], strict=True))):
-            text = self.let(f"tl.where({at.text()} < {end}, {block.text}, {out.text})")
-            out = Block(text, out.positions | block.positions | at.positions)
-        return out
-
-    def _gather(self, node: Node, place: Place, guards: Guards) -> Block:
-        """Rows of a table that lies in memory, by numbers that are computed or loaded."""
-        table, ids = node.operands
-        if table not in self.pointers:
-            raise CodegenError(f"{node.op} of a computed table has no row-wise form")
-        sizes = table.type.shape[1:]
-        if any(not isinstance(d, int) for d in sizes):
-            raise CodegenError(f"{node.op}: {table.type} has no static rows")
-        split = len(features(ids.type, self.row))
-        number = self.value(ids, place[:split], guards)
-        if number.positions:
-            raise CodegenError(f"{node.op} by {ids.type} has no row-wise form: one number per row is needed")
-        shape = tuple(d for d in sizes if isinstance(d, int))
-        row = self.let(f"{number.text}.to(tl.int64)")
-        return self.load(table, f" + {row} * {prod(shape)}", flatten(place[split:], shape), guards)
-
-    def _full(self, node: Node, place: Place, guards: Guards) -> Block:
-        dtype = node.types[0].dtype
-        if dtype not in REGISTER:
-            raise CodegenError(f"{node.op}: {dtype.value} has no Triton form")
-        number = literal(node.attrs["value"], dtype, rounded=True)
-        return Block(self.let(f"tl.full({[1] * len(self.shape)}, {number}, {REGISTER[dtype]})"))
-
-    def _arange(self, node: Node, place: Place, guards: Guards) -> Block:
-        dtype, start, step = node.types[0].dtype, node.attrs["start"], node.attrs["step"]
-        if dtype not in REGISTER or not isinstance(start, int):
-            raise CodegenError(f"{node.op}: {node.types[0]} from {start} has no Triton form")
-        if has_row(node.types[0], self.row):
-            return Block(self.rounded(self.let(f"(row * {step} + {start}).to({REGISTER[dtype]})"), dtype))
-        at = place[0].scale(step).shift(start)
-        spread = f"tl.full({[1] * len(self.shape)}, 0, tl.int32) + " if not at.terms else ""
-        return Block(self.rounded(self.let(f"({spread}{at.text()}).to({REGISTER[dtype]})"), dtype), at.positions)
-
 
 def _expand(position: int, rank: int) -> str:
     return "[" + ", ".join(":" if p == position else "None" for p in range(rank)) + "]"
@@ -380,16 +243,3 @@ def _neutral(op: str, dtype: DType) -> str:
         return literal(float("inf") if op == "min" else float("-inf"), dtype)
     bits = dtype.itemsize * 8 - (dtype is not DType.U8)
     return str(2**bits - 1 if op == "min" else 0 if dtype is DType.U8 else -(2**bits))
-
-
-_VIEWS: dict[str, Callable[[Sweep, Node, Place, Guards], Block]] = {
-    "tensor.view": Sweep._view,
-    "tensor.permute": Sweep._permute,
-    "tensor.expand": Sweep._expand,
-    "tensor.slice": Sweep._slice,
-    "tensor.cat": Sweep._cat,
-    "tensor.embedding": Sweep._gather,
-    "tensor.gather_rows": Sweep._gather,
-    "tensor.full": Sweep._full,
-    "tensor.arange": Sweep._arange,
-}

@@ -11,9 +11,10 @@ from math import prod
 
 from inferir.codegen.backend import KernelSource
 from inferir.codegen.decompose import decompose
-from inferir.codegen.triton.evaluate import NoRoomError, Sweep, features, has_row, memory
+from inferir.codegen.triton.evaluate import Sweep
 from inferir.codegen.triton.index import Index, flatten, unflatten
 from inferir.codegen.triton.scalar import HALF
+from inferir.codegen.triton.value import NoRoomError, features, has_row, memory
 from inferir.ir.dims import Dim, dim_str
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
