@@ -49,22 +49,27 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-class _Comparisons(ast.NodeTransformer):
-    """Comparison operators become calls: on TVM expressions Python's would give objects with a truth value."""
+class _Operators(ast.NodeTransformer):
+    """Comparisons, `and` and `or` become calls: on TVM expressions Python's own would ask for a truth value."""
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, _FOREIGN):
             raise _UnsupportedError(type(node).__name__)
         self.generic_visit(node)
+        if isinstance(node, ast.BoolOp):
+            return self._call("__logical__", node.op, node.values)
         if not isinstance(node, ast.Compare):
             return node
         if len(node.ops) != 1:
             raise _UnsupportedError(ast.unparse(node))
-        operator = ast.Constant(type(node.ops[0]).__name__)
-        return ast.Call(ast.Name("__compare__", ast.Load()), [operator, node.left, node.comparators[0]], [])
+        return self._call("__compare__", node.ops[0], [node.left, *node.comparators])
+
+    @staticmethod
+    def _call(function: str, operator: ast.AST, operands: list[ast.expr]) -> ast.Call:
+        return ast.Call(ast.Name(function, ast.Load()), [ast.Constant(type(operator).__name__), *operands], [])
 
 
-_FOREIGN = (ast.BoolOp, ast.IfExp, ast.Slice, ast.Lambda, ast.Starred, ast.ListComp)
+_FOREIGN = (ast.IfExp, ast.Slice, ast.Lambda, ast.Starred, ast.ListComp)
 
 
 def _compare(name: str, a: Any, b: Any) -> Any:
@@ -78,13 +83,25 @@ def _compare(name: str, a: Any, b: Any) -> Any:
     return getattr(tirx, functions[name])(a, b)
 
 
+def _logical(name: str, *values: Any) -> Any:
+    from tvm import tirx
+
+    result = values[0]
+    for value in values[1:]:
+        if not (result.ty.is_scalar() and value.ty.is_scalar()):
+            result = result & value if name == "And" else result | value
+        else:
+            result = getattr(tirx, name)(result, value)
+    return result
+
+
 class _Reader:
     """Runs module text against TVM's IR builder."""
 
     def __init__(self, source: str, names: Mapping[str, Any]) -> None:
         self._tree = ast.parse(source)
         self._scope: ChainMap[str, Any] = ChainMap(dict(names))
-        self._globals = {"__builtins__": {}, "__compare__": _compare}
+        self._globals = {"__builtins__": {}, "__compare__": _compare, "__logical__": _logical}
         self._statements: dict[type, Callable[[Any], None]] = {
             ast.Assign: self._assign,
             ast.AnnAssign: self._let,
@@ -114,7 +131,7 @@ class _Reader:
             return build.get()
 
     def _value(self, node: ast.expr) -> Any:
-        expression = ast.Expression(_Comparisons().visit(node))
+        expression = ast.Expression(_Operators().visit(node))
         ast.fix_missing_locations(expression)
         return eval(compile(expression, "<kernel>", "eval"), self._globals, self._scope)
 

@@ -47,6 +47,7 @@ _BODIES = {
     "vectors": f"{_X}\nX[T.ramp(n, 1, 4)] = T.broadcast(n, 4) + X[T.ramp(0, 1, 4)]",
     "branches": f"{_X}\nif n > 3:\n    X[n] = 1\nelif 2 != n:\n    X[1] = -n\nelse:\n    X[0] = 2",
     "shadowing": f"{_X}\na: T.let = n + 1\nfor i in range(n):\n    a: T.let[T.int32] = i\n    X[a] = 7\nX[a] = 8",
+    "logic": f"{_X}\nif n > 3 and X[0] < 2 and X[1] == 1 or n == 7:\n    X[0] = 1",
     "while": f"{_X}\nwhile X[0] < n:\n    X[0] = X[0] + 1",
 }
 
