@@ -16,9 +16,10 @@ from pathlib import Path
 import msgspec
 
 from inferir.codegen.cache import CompileCache, Entry
+from inferir.codegen.tvm.backend import TvmBackend
 from inferir.codegen.tvm.build_pool import BuildJob, build_many
 from inferir.codegen.tvm.pool import bucket_module_source, scratch_bytes
-from inferir.codegen.tvm.regions import Bounds, lower_region
+from inferir.codegen.tvm.regions import Bounds
 from inferir.codegen.tvm.source import ChunkKernel
 from inferir.ir.bucket import Bucket
 from inferir.ir.cache_key import CacheKey, key_fields, source_hash
@@ -137,12 +138,13 @@ def bucket_key(regions: Mapping[str, Node], bucket: Bucket, target: Target, boun
 
 def lower_bucket(regions: Mapping[str, Node], bucket: Bucket, target: Target, bounds: Bounds) -> tuple[str, BucketMeta]:
     """Module text and kernel records. Raises `CodegenError` naming the region that cannot be lowered."""
+    backend = TvmBackend(bounds)
     kernels: list[ChunkKernel] = []
     records: list[LoweredKernel] = []
     attn_tile = 1
     for digest, region in regions.items():
         name = f"k{len(kernels)}_{region.attrs['name']}"
-        lowered = lower_region(name, region, bucket, target, bounds)
+        lowered = backend.chunk_kernel(name, region, bucket, target)
         kernels.append(lowered.kernel)
         attn_tile = max(attn_tile, lowered.tile.get("tokens", 1))
         records.append(

@@ -1,0 +1,50 @@
+"""The TVM backend: every region for CPU targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inferir.codegen.backend import KernelSource
+from inferir.codegen.tvm.build import build_module
+from inferir.codegen.tvm.pool import bucket_module_source
+from inferir.codegen.tvm.regions import Bounds, LoweredRegion, lower_region
+from inferir.ir.bucket import Bucket
+from inferir.ir.errors import CodegenError
+from inferir.ir.graph import Node
+from inferir.ir.target import Target
+
+
+@dataclass(frozen=True)
+class TvmBackend:
+    """Row-wise, matmul and attention regions as TVMScript chunk kernels.
+
+    The product joins all kernels of a bucket and the step driver into one library (`bucket.build_buckets`); `lower` and
+    `build` do the same for a single kernel.
+    """
+
+    bounds: Bounds
+    name = "tvm"
+
+    def supports(self, region: Node, bucket: Bucket, target: Target) -> str | None:
+        """None if the region can be lowered, else the reason why not."""
+        try:
+            self.chunk_kernel("probe", region, bucket, target)
+        except CodegenError as error:
+            return str(error)
+        return None
+
+    def chunk_kernel(self, name: str, region: Node, bucket: Bucket, target: Target) -> LoweredRegion:
+        """The region as a chunk kernel. Raises `CodegenError` naming region and reason."""
+        if target.kind != "cpu":
+            raise CodegenError(f"the TVM backend makes kernels for CPU targets, not for {target.name}")
+        return lower_region(name, region, bucket, target, self.bounds)
+
+    def lower(self, name: str, region: Node, bucket: Bucket, target: Target) -> KernelSource:
+        """The region as the text of a module with this one kernel. Raises `CodegenError`."""
+        lowered = self.chunk_kernel(name, region, bucket, target)
+        params = tuple((p.name, p.dtype) for p in lowered.kernel.params)
+        return KernelSource(name, bucket_module_source([lowered.kernel]), lowered.order, params, lowered.tile)
+
+    def build(self, kernel: KernelSource, bucket: Bucket, target: Target) -> bytes:
+        """A shared object with plain C symbols. Raises `CodegenError`."""
+        return build_module(kernel.text, target)
