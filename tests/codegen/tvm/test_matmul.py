@@ -1,6 +1,7 @@
 """Matmul kernels against float64 products, for every target, and their independence of tiles and chunks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,49 +33,61 @@ def _numpy(t: torch.Tensor) -> np.ndarray:
 
 
 @pytest.fixture
-def multiply(runner: Callable[..., Any], aligned: Callable[..., np.ndarray]) -> Callable[..., Any]:
-    """Builds a matmul kernel with a plain epilogue and returns a function of (x, w, residual) that runs it."""
+def multiply_all(runner: Callable[..., Any], aligned: Callable[..., np.ndarray]) -> Callable[..., Any]:
+    """Builds one module with a matmul kernel per tile, and returns functions of (x, w, residual) that run them."""
 
     def make(
         target: Target,
         k: int,
         n: int,
         dtype: str,
+        tiles: Sequence[MatmulTile],
         *,
         interleave: int = 1,
         out: str = "f32",
         residual: str | None = None,
-        tile: MatmulTile | None = None,
-        max_rows: int = 16,
         stride: int | None = None,
         workers: int = 0,
-    ) -> Callable[..., np.ndarray]:
-        features = frozenset(target.features)
+    ) -> list[Callable[..., np.ndarray]]:
         epilogue, extra = store_epilogue(out, n // interleave, residual)
-        kernel = matmul_kernel(
-            "mm",
-            k=k,
-            n=n,
-            dtype=dtype,
-            tile=tile or choose_tile(k=k, n=n, dtype=dtype, max_rows=max_rows, features=features),
-            features=features,
-            epilogue=epilogue,
-            extra=extra,
-            x_row_stride=stride,
-            interleave=interleave,
-        )
-        run = runner([kernel], target, workers)
+        kernels = [
+            matmul_kernel(
+                f"matmul{i}",
+                k=k,
+                n=n,
+                dtype=dtype,
+                tile=tile,
+                features=frozenset(target.features),
+                epilogue=epilogue,
+                extra=extra,
+                x_row_stride=stride,
+                interleave=interleave,
+            )
+            for i, tile in enumerate(tiles)
+        ]
+        run = runner(kernels, target, workers)
 
-        def apply(x: torch.Tensor, w: torch.Tensor, res: torch.Tensor | None = None) -> np.ndarray:
+        def apply(kernel: int, x: torch.Tensor, w: torch.Tensor, res: torch.Tensor | None = None) -> np.ndarray:
             arrays = [aligned(_numpy(x)), aligned(_numpy(_pack(w, interleave)))]
             result = aligned(np.full((len(x), n // interleave), 7, "float32" if out == "f32" else "uint16"))
             arrays += [result] if res is None else [result, aligned(_numpy(res))]
-            run.step(run.table([(0, arrays)]), n_t=len(x))
+            run.step(run.table([(kernel, arrays)]), n_t=len(x))
             if out == "f32":
                 return result
             return torch.from_numpy(result.view("int16")).view(torch.bfloat16).float().numpy()
 
-        return apply
+        return [partial(apply, i) for i in range(len(tiles))]
+
+    return make
+
+
+@pytest.fixture
+def multiply(multiply_all: Callable[..., Any]) -> Callable[..., Any]:
+    """Builds one matmul kernel with the tile chosen for `max_rows`."""
+
+    def make(target: Target, k: int, n: int, dtype: str, *, max_rows: int = 16, **options: Any) -> Any:
+        tile = choose_tile(k=k, n=n, dtype=dtype, max_rows=max_rows, features=frozenset(target.features))
+        return multiply_all(target, k, n, dtype, [tile], **options)[0]
 
     return make
 
@@ -96,18 +109,18 @@ def test_product_for_every_row_count(target: Target, multiply: Callable[..., Any
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 def test_rows_are_bit_identical_for_every_tile_and_count(
-    target: Target, multiply: Callable[..., Any], dtype: str
+    target: Target, multiply_all: Callable[..., Any], dtype: str
 ) -> None:
     k, n = 50, 130
     x, w = _inputs(40, n, k, dtype)
-    whole = multiply(target, k, n, dtype, max_rows=40)(x, w)
-    for tile in (MatmulTile(1, 1, 1), MatmulTile(3, 7, 2), MatmulTile(2, 40, 3)):
-        run = multiply(target, k, n, dtype, tile=tile)
-        np.testing.assert_array_equal(run(x, w), whole)
-        np.testing.assert_array_equal(run(x[11:24].contiguous(), w), whole[11:24])
-    single = multiply(target, k, n, dtype, max_rows=12)
-    for m in (1, 2, 5, 8, 9, 12):
-        np.testing.assert_array_equal(single(x[:m].contiguous(), w), whole[:m])
+    features = frozenset(target.features)
+    chosen = [choose_tile(k=k, n=n, dtype=dtype, max_rows=m, features=features) for m in (40, 12, 8)]
+    tiles = [*chosen, MatmulTile(1, 1, 1), MatmulTile(3, 7, 2), MatmulTile(2, 40, 3)]
+    kernels = multiply_all(target, k, n, dtype, tiles)
+    whole = kernels[0](x, w)
+    for run, tile in zip(kernels, tiles, strict=True):
+        for first, last in ((0, 1), (2, 4), (5, 12), (11, 24), (0, 40)):
+            np.testing.assert_array_equal(run(x[first:last].contiguous(), w), whole[first:last], str(tile))
 
 
 @pytest.mark.parametrize("half", [5, 32, 43, 80])
