@@ -76,6 +76,11 @@ class ModelSource:
             with quiet():
                 return api().auto_config.from_pretrained(str(self.path), trust_remote_code=self.trust_remote_code)
         except Exception as error:  # transformers raises many kinds for a config it does not understand
+            if "custom code" in str(error) and not self.trust_remote_code:
+                raise FrontendError(
+                    f"{self.spec} is implemented by code of its own, which is not run unless trust_remote_code is set; "
+                    "read it first"
+                ) from error
             raise FrontendError(f"config.json of {self.spec}: {type(error).__name__}: {one_line(error)}") from error
 
     @functools.cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,7 +156,8 @@ def test_position_tables_limit_the_length(save_tiny: SaveTiny) -> None:
 
 
 def test_experts_are_refused_by_operator(save_tiny: SaveTiny) -> None:
-    folder = save_tiny("qwen2_moe", moe_intermediate_size=16, shared_expert_intermediate_size=16, num_experts=4)
+    sizes = {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts": 4}
+    folder = save_tiny("qwen2_moe", num_hidden_layers=1, layer_types=["full_attention"], **sizes)
     with pytest.raises(UntraceableError, match=r"model\.layers\.0\.mlp"):
         trace(load_source(str(folder)))
 
@@ -163,3 +165,61 @@ def test_experts_are_refused_by_operator(save_tiny: SaveTiny) -> None:
 def test_fixed_attention_classes_are_refused(save_tiny: SaveTiny) -> None:
     with pytest.raises(FrontendError, match="'falcon' choose their attention from a fixed table"):
         trace(load_source(str(save_tiny("falcon", ffn_hidden_size=96))))
+
+
+MODELING = """
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
+
+class TinyConfig(PreTrainedConfig):
+    model_type = "tiny_custom"
+    hidden_size = 8
+    vocab_size = 50
+
+class Gate(torch.nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x + 1
+        return x
+
+class TinyForCausalLM(PreTrainedModel):
+    config_class = TinyConfig
+    _supports_sdpa = True
+    _supports_attention_backend = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.table = torch.nn.Embedding(config.vocab_size, config.hidden_size)
+        self.gate = Gate()
+        self.post_init()
+
+    def forward(self, input_ids, position_ids=None, use_cache=False):
+        return CausalLMOutput(logits=self.gate(self.table(input_ids)))
+"""
+
+
+@pytest.fixture
+def custom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with its own model code, whose forward branches on data."""
+    from transformers import dynamic_module_utils
+
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = tmp_path / "custom"
+    folder.mkdir()
+    (folder / "modeling_tiny.py").write_text(MODELING)
+    auto = {"AutoConfig": "modeling_tiny.TinyConfig", "AutoModelForCausalLM": "modeling_tiny.TinyForCausalLM"}
+    config = {"model_type": "tiny_custom", "auto_map": auto, "dtype": "float32", "architectures": ["TinyForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_custom_code_needs_consent(custom: Path) -> None:
+    with pytest.raises(FrontendError, match="trust_remote_code") as error:
+        trace(load_source(str(custom)))
+    assert "\n" not in str(error.value)
+
+
+def test_custom_code_that_branches_on_data_is_located(custom: Path) -> None:
+    with pytest.raises(UntraceableError, match=r"module 'gate' \(.*modeling_tiny\.py:13: if x\.sum\(\) > 0:\)"):
+        trace(load_source(str(custom), trust_remote_code=True))

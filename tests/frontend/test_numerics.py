@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from inferir.frontend.eager import eager_logits, eager_model
-from inferir.frontend.model import load_source
+from inferir.frontend.model import ModelSource, load_source
 from inferir.frontend.trace import TracedModel, trace
 from inferir.frontend.weights import Weights
 from inferir.ir.interpreter import interpret
 
 SaveTiny = Callable[..., Path]
 Edited = Callable[..., Path]
+
+ONE_LAYER: dict[str, Any] = {"num_hidden_layers": 1}
 
 
 def graph_logits(traced: TracedModel, weights: Weights, ids: list[int]) -> torch.Tensor:
@@ -33,22 +37,27 @@ def some_ids(count: int) -> list[int]:
     return [(i * 37 + 11) % 157 + 3 for i in range(count)]
 
 
+@functools.cache
+def traced(folder: Path, dtype: str) -> tuple[ModelSource, TracedModel, Weights, Any]:
+    """Trace and eager model of a folder, once per session."""
+    source = load_source(str(folder), dtype)
+    result = trace(source)
+    return source, result, result.weights(source.weights), eager_model(source)
+
+
 def compare(folder: Path, lengths: tuple[int, ...], dtype: str = "f32", tolerance: float = 2e-5) -> TracedModel:
     """Check graph against eager at several lengths; returns the trace."""
-    source = load_source(str(folder), dtype)
-    traced = trace(source)
-    weights = traced.weights(source.weights)
-    model = eager_model(source)
+    source, result, weights, model = traced(folder, dtype)
     for n in lengths:
         ids = some_ids(n)
         (want,) = eager_logits(source, [ids], model=model)
-        got = graph_logits(traced, weights, ids)
+        got = graph_logits(result, weights, ids)
         assert got.dtype == torch.float32
         assert got.shape == want.shape
         scale = want.abs().max()
         assert scale > 0.01
         assert (got - want).abs().max() <= tolerance * scale, f"{folder.name} at {n} tokens"
-    return traced
+    return result
 
 
 FAMILIES = (
@@ -75,10 +84,10 @@ FAMILIES = (
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_families_match_eager(model_type: str, save_tiny: SaveTiny) -> None:
-    traced = compare(save_tiny(model_type), (1, 5, 40))
-    assert traced.facts.model_type == model_type
-    assert traced.facts.num_layers == 2
-    assert traced.facts.vocab_size == 160
+    result = compare(save_tiny(model_type), (1, 5, 40))
+    assert result.facts.model_type == model_type
+    assert result.facts.num_layers == 2
+    assert result.facts.vocab_size == 160
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gemma3_text", "qwen3", "gemma2"])
@@ -94,8 +103,8 @@ def test_windows_are_traced_per_layer(save_tiny: SaveTiny) -> None:
 
 
 def test_softcap_reaches_attention(save_tiny: SaveTiny) -> None:
-    traced = compare(save_tiny("gemma2"), (20,))
-    assert {layer.softcap for layer in traced.facts.layers} == {20.0}
+    result = compare(save_tiny("gemma2"), (20,))
+    assert {layer.softcap for layer in result.facts.layers} == {20.0}
 
 
 @pytest.mark.parametrize(
@@ -105,26 +114,26 @@ def test_explicit_head_dim(hidden: int, heads: int, head_dim: int, save_tiny: Sa
     """The config's head_dim counts, also where the hidden size is no multiple of the number of heads."""
     model_type = "qwen3" if hidden % heads else "llama"
     folder = save_tiny(
-        model_type, hidden_size=hidden, num_attention_heads=heads, num_key_value_heads=1, head_dim=head_dim
+        model_type, hidden_size=hidden, num_attention_heads=heads, num_key_value_heads=1, head_dim=head_dim, **ONE_LAYER
     )
     layer = compare(folder, (6, 19)).facts.layers[0]
     assert (layer.heads, layer.kv_heads, layer.head_dim) == (heads, 1, head_dim)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 1), (12, 4), (7, 7), (10, 2), (9, 3)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 1), (7, 7), (10, 2), (9, 3)])
 def test_any_group_size(heads: int, kv_heads: int, save_tiny: SaveTiny) -> None:
     folder = save_tiny(
-        "llama", hidden_size=heads * 8, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=8
+        "llama", hidden_size=heads * 8, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=8, **ONE_LAYER
     )
     layer = compare(folder, (11,)).facts.layers[0]
     assert (layer.heads, layer.kv_heads) == (heads, kv_heads)
 
 
 def test_biases_are_used(save_tiny: SaveTiny) -> None:
-    traced = compare(save_tiny("llama", attention_bias=True, mlp_bias=True), (9,))
-    names = set(traced.weight_types)
+    result = compare(save_tiny("llama", attention_bias=True, mlp_bias=True, **ONE_LAYER), (9,))
+    names = set(result.weight_types)
     assert "model.layers.0.self_attn.o_proj.bias" in names
-    assert "model.layers.1.mlp.down_proj.bias" in names
+    assert "model.layers.0.mlp.down_proj.bias" in names
 
 
 ROPE = {
@@ -139,13 +148,14 @@ ROPE = {
 }
 
 
-@pytest.mark.parametrize("spelling", ["type", "rope_type"])
-@pytest.mark.parametrize("kind", list(ROPE))
+@pytest.mark.parametrize(
+    ("kind", "spelling"), [("linear", "type"), ("yarn", "rope_type"), ("llama3", "rope_type"), ("yarn", "type")]
+)
 def test_rope_scaling(kind: str, spelling: str, save_tiny: SaveTiny, edited: Edited) -> None:
     """Scaling kinds that depend on positions alone, in both spellings, within and beyond the original length."""
     scaling = {spelling: kind, **ROPE[kind]}
-    folder = edited(save_tiny("llama"), ("rope_parameters",), rope_scaling=scaling, rope_theta=1e4)
-    plain = compare(save_tiny("llama"), (10,))
+    folder = edited(save_tiny("llama", **ONE_LAYER), ("rope_parameters",), rope_scaling=scaling, rope_theta=1e4)
+    plain = compare(save_tiny("llama", **ONE_LAYER), (10,))
     scaled = compare(folder, (10, 200))
     name = "const.model.rotary_emb.inv_freq"
     assert not torch.equal(plain.constants[name], scaled.constants[name])
@@ -160,7 +170,7 @@ def test_rope_scaling(kind: str, spelling: str, save_tiny: SaveTiny, edited: Edi
     ],
 )
 def test_partial_rotary_at_long_positions(model_type: str, options: dict[str, object], save_tiny: SaveTiny) -> None:
-    folder = save_tiny(model_type, max_position_embeddings=1024, **options)
+    folder = save_tiny(model_type, max_position_embeddings=1024, **ONE_LAYER, **options)
     compare(folder, (800,), tolerance=1e-4)
 
 
@@ -170,7 +180,7 @@ def test_bare_decoder_checkpoint(save_tiny: SaveTiny, edited: Edited) -> None:
     tensors = load_file(folder / "model.safetensors")
     save_file({k.removeprefix("model."): v for k, v in tensors.items()}, folder / "model.safetensors")
     source = load_source(str(folder))
-    traced = trace(source)
+    result = trace(source)
     (want,) = eager_logits(load_source(str(save_tiny("llama", tie_word_embeddings=True))), [some_ids(7)])
-    got = graph_logits(traced, traced.weights(source.weights), some_ids(7))
+    got = graph_logits(result, result.weights(source.weights), some_ids(7))
     assert torch.allclose(got, want, atol=1e-5, rtol=1e-4)

@@ -88,8 +88,7 @@ SCALING = {
 }
 
 
-@pytest.mark.parametrize("kind", list(SCALING))
-@pytest.mark.parametrize("spelling", ["type", "rope_type"])
+@pytest.mark.parametrize(("kind", "spelling"), [("dynamic", "type"), ("longrope", "rope_type")])
 def test_rope_of_the_whole_batch_is_held_below_its_threshold(
     kind: str, spelling: str, save_tiny: SaveTiny, edited: Edited
 ) -> None:
