@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from inferir.cli import app
+from inferir.ir.artifact import file_records, read_manifest, write_manifest
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,9 @@ def fails(cli: Callable[..., Result]) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def tiny_text(tiny_artifact: Path) -> dict[str, str]:
-    """The artifact's IR files."""
-    return {name: (tiny_artifact / "ir" / name).read_text() for name in ("captured.txt", "kernels.txt", "refusals.txt")}
+def without_template(tiny_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The artifact of a model that has no chat template."""
+    copy = shutil.copytree(tiny_artifact, tmp_path_factory.mktemp("without") / "art")
+    (copy / "tokenizer" / "chat_template.jinja").unlink()
+    write_manifest(copy, msgspec.structs.replace(read_manifest(copy), files=file_records(copy)))
+    return copy

@@ -21,6 +21,7 @@ from inferir.commands import failures
 from inferir.ir.errors import InferirError
 
 INFERIR = [sys.executable, "-c", "from inferir.cli import main; main()"]
+BUG = "inferir: error: this is a bug in Inferir"
 HEAVY = ("torch", "tvm", "transformers", "numpy", "rich", "sympy", "tokenizers", "msgspec")
 
 
@@ -82,7 +83,7 @@ class StatusThreeError(InferirError):
         (
             ZeroDivisionError("division by zero"),
             70,
-            "inferir: error: this is a bug in Inferir: ZeroDivisionError: division by zero (INFERIR_DEBUG=1 shows where)",
+            f"{BUG}: ZeroDivisionError: division by zero (INFERIR_DEBUG=1 shows where)",
         ),
         (KeyboardInterrupt(), 130, ""),
         (BrokenPipeError(), 141, ""),

@@ -27,11 +27,7 @@ def _console(file: Any) -> Console:
     """A console that fits the terminal, or has a fixed width where there is none."""
     from rich.console import Console
 
-    class PipeAware(Console):
-        def on_broken_pipe(self) -> None:
-            raise  # noqa: PLE0704 - called while the error is handled; the command line decides, not rich
-
-    return PipeAware(file=file, width=None if file.isatty() else _PLAIN_WIDTH, highlight=False, emoji=False)
+    return Console(file=file, width=None if file.isatty() else _PLAIN_WIDTH, highlight=False, emoji=False)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> Table:
@@ -41,7 +37,13 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, 
     from rich.table import Table
 
     out = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
+        show_header=any(columns),
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
     )
     for name in columns:
         out.add_column(name, justify="right" if name in right else "left", overflow="fold")
@@ -50,13 +52,18 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, 
     return out
 
 
-def show(*parts: RenderableType, file: Console | None = None) -> None:
-    """Print tables and lines, with an empty line between two parts."""
-    console = file or stdout()
-    for number, part in enumerate(parts):
-        if number:
-            console.print()
-        console.print(part)
+def show(*parts: RenderableType) -> None:
+    """Print tables and lines on stdout, with an empty line between two parts."""
+    console = stdout()
+    with console.capture() as captured:
+        for number, part in enumerate(parts):
+            if number:
+                console.print()
+            console.print(part)
+    text = captured.get()
+    if not console.is_terminal:
+        text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    sys.stdout.write(text)
 
 
 def plain(text: str) -> RenderableType:

@@ -1,0 +1,182 @@
+"""Compare an artifact with Hugging Face's own eager code on the same weights, bucket by bucket.
+
+First the engine runs all schedules (`verify_cases`) and a greedy generation; then it is closed, and only then torch
+computes the reference. `verify_checks` has the bounds.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from inferir.ir.artifact import Manifest, read_manifest
+from inferir.ir.dtypes import DType
+from inferir.ir.errors import InferirError
+from inferir.llm import LLM, SamplingParams
+from inferir.verify_cases import Schedule, schedules, steps, token_pool
+from inferir.verify_checks import Check, Greedy, Observed, Row, check_all, measure, scale_of
+from inferir.verify_metrics import Rows, top2_gap
+
+
+class Progress(Protocol):
+    """Told about every phase: `done` of `total` steps."""
+
+    def __call__(self, phase: str, done: int, total: int) -> None: ...
+
+
+@dataclass
+class VerifyReport:
+    """The outcome of a verification."""
+
+    artifact: Path
+    model: str
+    dtype: DType
+    rows: list[Row]
+    greedy: list[Greedy]
+    checks: list[Check]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return all(c.passed for c in self.checks)
+
+
+def verify_artifact(
+    artifact: str | os.PathLike[str], model: str | None = None, *, quick: bool = False, threads: int | None = None,
+    progress: Progress | None = None, trust_remote_code: bool = False, revision: str | None = None,
+) -> VerifyReport:  # fmt: skip
+    """Verify `artifact` against the model `model` (None: look for it, see `find_model`). Raises an `InferirError`."""
+    from inferir.frontend.model import load_source
+
+    manifest = read_manifest(artifact)
+    spec = model if model is not None else find_model(Path(artifact), manifest)
+    source = load_source(spec, manifest.model.dtype, revision, trust_remote_code)
+    _check_model(manifest, source)
+    say = progress or (lambda phase, done, total: None)
+    start = time.perf_counter()
+    with LLM(artifact, threads=threads) as llm:
+        seen = observe(llm, quick, say)
+    engine_seconds = time.perf_counter() - start
+    report = compare(seen, source, manifest, say)
+    report.artifact, report.model = Path(artifact), spec
+    report.seconds = {"engine": engine_seconds, "reference": time.perf_counter() - start - engine_seconds}
+    return report
+
+
+def find_model(artifact: Path, manifest: Manifest) -> str:
+    """The model's folder or GGUF file, if it lies in the current folder or beside the artifact under its own name.
+
+    An artifact records no path: it is meant to be moved. Raises `InferirError` that says to name the model.
+    """
+    name = manifest.model.name.rpartition("/")[2]
+    for folder in (Path(), artifact.resolve().parent):
+        for place in (folder / name, folder / f"{name}.gguf"):
+            if place.is_file() or ((place / "config.json").is_file() and place.resolve() != artifact.resolve()):
+                return str(place)
+    raise InferirError(
+        f"{artifact} records no path of its model {manifest.model.name!r}, and there is no {name!r} here or beside it; "
+        "name the model it was compiled from with --model"
+    )
+
+
+def _check_model(manifest: Manifest, source: Any) -> None:
+    """Refuse a model of another architecture before anything is computed."""
+    architectures = tuple(getattr(source.config, "architectures", None) or ())
+    known = manifest.model.architecture
+    if architectures and known and known not in architectures and known != getattr(source.config, "model_type", ""):
+        raise InferirError(f"{source.spec} is a {architectures[0]}; the artifact was compiled from a {known}")
+
+
+def observe(llm: LLM, quick: bool, say: Progress) -> Observed:
+    """Run all schedules and the greedy generation on the engine."""
+    manifest = llm.manifest
+    longest = min(manifest.limits.max_model_len, llm.engine.capacity) - 1
+    plan = schedules(manifest.buckets, manifest.limits, longest, quick)
+    seen = _pool(llm, plan)
+    for number, schedule in enumerate(plan):
+        say("engine", number, len(plan) + 1)
+        _observe(llm, schedule, seen)
+    say("engine", len(plan), len(plan) + 1)
+    count = min(16 if quick else 32, longest - 2)
+    seen.prompts = [s[: min(len(s), 3 + 4 * i, longest - count)] for i, s in enumerate(seen.sequences[:4])]
+    params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
+    seen.generated = [o.token_ids for o in llm.generate(seen.prompts, params)]
+    say("engine", len(plan) + 1, len(plan) + 1)
+    return seen
+
+
+def _pool(llm: LLM, plan: Sequence[Schedule]) -> Observed:
+    """The sequences that the schedules need, each as long as its longest use."""
+    model = llm.manifest.model
+    tokenizer = llm.engine.tokenizer
+    special = set(model.eos_token_ids) | (set(tokenizer.special_ids) if tokenizer is not None else set())
+    vocabulary = [i for i in range(model.vocab_size) if i not in special] or list(range(model.vocab_size))
+    lengths: list[int] = []
+    for schedule in plan:
+        for i, n in enumerate(schedule.lengths):
+            lengths[i : i + 1] = [max(n, lengths[i] if i < len(lengths) else 0)]
+    pool = token_pool(len(lengths), max(lengths), vocabulary, model.bos_token_id)
+    sequences = [ids[:n] for ids, n in zip(pool, lengths, strict=True)]
+    return Observed(sequences, [np.full((n, model.vocab_size), np.nan, np.float32) for n in lengths])
+
+
+def _observe(llm: LLM, schedule: Schedule, seen: Observed) -> None:
+    prompts = [seen.sequences[i][:n] for i, n in enumerate(schedule.lengths)]
+    found = llm.logits(prompts, chunk=schedule.chunk)
+    for parts in steps(schedule, llm.manifest.buckets):
+        for part in parts:
+            seen.parts.append(part)
+            for position in range(part.start, part.start + part.count):
+                row = found[part.sequence][position]
+                kept = seen.logits[part.sequence][position]
+                if np.isnan(kept).all():
+                    kept[:] = row
+                elif kept.tobytes() != row.tobytes():
+                    seen.changed[part.bucket, part.kind, part.sequence, position] = row.copy()
+
+
+def compare(seen: Observed, source: Any, manifest: Manifest, say: Progress) -> VerifyReport:
+    """Compute the reference with torch and measure what was observed against it."""
+    from inferir.frontend.eager import eager_greedy, eager_logits, eager_model
+
+    dtype, vocabulary = manifest.model.dtype, manifest.model.vocab_size
+
+    def logits_of(model: Any, phase: str) -> list[Rows]:
+        out = []
+        for number, ids in enumerate(seen.sequences):
+            say(phase, number, len(seen.sequences))
+            (rows,) = eager_logits(source, [ids], model=model)
+            if rows.shape[1] != vocabulary:
+                raise InferirError(
+                    f"{source.spec} has {rows.shape[1]} logits, the artifact {vocabulary}; another model?"
+                )
+            out.append(rows.numpy())
+        say(phase, len(seen.sequences), len(seen.sequences))
+        return out
+
+    model = eager_model(source, DType.F32)
+    reference = logits_of(model, "eager f32")
+    own: list[Rows] | None = None
+    if dtype is not DType.F32:
+        del model
+        model = eager_model(source, dtype)
+        own = logits_of(model, f"eager {dtype.value}")
+    steps_ = len(seen.generated[0])
+    expected = eager_greedy(source, seen.prompts, steps_, model=model)
+    greedy = []
+    for prompt, ours, theirs in zip(seen.prompts, seen.generated, expected, strict=True):
+        matched = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b), len(ours))
+        gap = None
+        if matched < len(ours):
+            (rows,) = eager_logits(source, [[*prompt, *theirs[:matched]]], model=model)
+            gap = top2_gap(rows[-1].numpy())
+        greedy.append(Greedy(len(prompt), len(ours), matched, gap))
+    measured = measure(seen, reference, own)
+    checks = check_all(measured, greedy, seen, manifest, scale_of(reference))
+    return VerifyReport(Path(), source.spec, dtype, measured, greedy, checks)
