@@ -32,7 +32,7 @@ from inferir.codegen.tvm.attention_parts import (
     update_softmax,
     weighted_sum,
 )
-from inferir.codegen.tvm.microkernel import MEMORY, accumulators
+from inferir.codegen.tvm.microkernel import accumulators
 from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Writer, entry_head
 from inferir.ir.errors import CodegenError
 
@@ -41,8 +41,7 @@ from inferir.ir.errors import CodegenError
 class _Rows:
     """How a group's (token, head) pairs are cut into row tiles.
 
-    parts: parts of the group, each its own chunk; tokens: most tokens of a tile; heights: all row counts a tile can
-    have.
+    parts: parts of the group, each its own chunk; tokens: most tokens of a tile; heights: all row counts of tiles.
     """
 
     parts: int
@@ -56,6 +55,33 @@ def _row_tiles(group: int, tile_tokens: int, tallest: int) -> _Rows:
         return _Rows(parts, 1, tuple(sorted({-(-group // parts), group // parts}, reverse=True)))
     tokens = min(tallest // group, tile_tokens)
     return _Rows(1, tokens, tuple(group * t for t in range(tokens, 0, -1)))
+
+
+@dataclass(frozen=True)
+class _Scratch:
+    """TIR addresses of the parts of scratch memory, and how many floats they take together."""
+
+    queries: str
+    scores: str
+    weights: str
+    acc: str
+    sums: str
+    maxima: str
+    floats: int
+
+    @property
+    def state(self) -> str:
+        return f"{self.acc}, {self.sums}, {self.maxima}"
+
+
+def _scratch(s: AttentionShape, height: int) -> _Scratch:
+    weights = height * SEGMENT // 2 if s.dtype == "bf16" else 0
+    sizes = (height * s.words, height * SEGMENT, weights, height * s.dims, height * 16, height)
+    starts = [sum(-(-size // 16) * 16 for size in sizes[:i]) for i in range(len(sizes) + 1)]
+    if not weights:
+        starts[2] = starts[1]  # weights replace scores in place
+    queries, scored, weighed, acc, sums, maxima = (f"T.address_of(SCRATCH[{i}])" for i in starts[:-1])
+    return _Scratch(queries, scored, weighed, acc, sums, maxima, starts[-1])
 
 
 def attention_kernel(
@@ -83,40 +109,15 @@ def attention_kernel(
     none, softcap 0 none. Raises `CodegenError` naming the kernel for sizes it cannot take.
     """
     s = AttentionShape(heads, kv_heads, head_dim, v_dim, block_size, dtype)
-    if heads % kv_heads:
-        raise CodegenError(f"{name}: {heads} query heads are no multiple of {kv_heads} KV heads")
-    if block_size % 16 or SEGMENT % block_size:
-        raise CodegenError(f"{name}: block size {block_size} is no multiple of 16 that divides {SEGMENT}")
-    if head_dim % s.pair or q_row_stride % s.pair:
-        raise CodegenError(f"{name}: head dim {head_dim} and row stride {q_row_stride} must be even for bf16")
-    half = 2 if "avx512f" in features else 1
-    rows = _row_tiles(s.group, tile_tokens, accumulators(dtype, features) // half)
-    tallest = rows.heights[0]
-    kind = MEMORY[dtype]
-    words, dims = head_dim // s.pair, -(-v_dim // 16) * 16
-    # Scratch, in floats: queries, scores, weights (bf16), accumulators, sums, maxima.
-    sizes = {
-        "QS": tallest * words,
-        "SCORES": tallest * SEGMENT,
-        "WEIGHTS": tallest * SEGMENT // 2 if dtype == "bf16" else 0,
-        "ACC": tallest * dims,
-        "SUM": tallest * 16,
-        "MAX": tallest,
-    }
-    at: dict[str, str] = {}
-    floats = 0
-    for buffer, size in sizes.items():
-        at[buffer] = f"T.address_of(SCRATCH[{floats}])"
-        floats += -(-size // 16) * 16
-    if dtype == "f32":
-        at["WEIGHTS"] = at["SCORES"]
-
+    _check(name, s, q_row_stride)
+    rows = _row_tiles(s.group, tile_tokens, accumulators(dtype, features) // (2 if "avx512f" in features else 1))
     score = {h: scores(s, h, features) for h in rows.heights}
     weigh = {h: weighted_sum(s, h, features) for h in rows.heights}
     start, finish = start_rows(s), finish_rows(s)
     softmax = update_softmax(name, s, window=window, softcap=softcap, scale=scale)
+    at = _scratch(s, rows.heights[0])
     params = (
-        *(Param(p, kind) for p in ("q", "kcache", "vcache")),
+        *(Param(p, s.memory) for p in ("q", "kcache", "vcache")),
         *(Param(p, "int32") for p in ("block_tables", "attn_items")),
         Param("out", "uint16" if dtype == "bf16" else "float32"),
     )
@@ -126,51 +127,86 @@ def attention_kernel(
         for p in params:
             w.line(f'{p.name}_b = T.decl_buffer((1,), "{p.dtype}", data={p.name})')
         w.line('SCRATCH = T.decl_buffer((1,), "float32", data=scratch)')
-        w.line(f"item: T.let[T.int32] = T.truncdiv(chunk, {kv_heads * rows.parts}) * 4")
-        w.line(f"head: T.let[T.int32] = T.truncmod(T.truncdiv(chunk, {rows.parts}), {kv_heads})")
-        w.line(f"part: T.let[T.int32] = T.truncmod(chunk, {rows.parts})")
-        small, more = divmod(s.group, rows.parts)
-        w.line(f"first_head: T.let[T.int32] = head * {s.group} + part * {small} + T.min(part, {more})")
-        w.line(f"group: T.let[T.int32] = {small} + T.cast(part < {more}, 'int32')")
-        for i, field in enumerate(("seq", "first_row", "count", "start")):
-            w.line(f"{field}: T.let[T.int32] = attn_items_b[item + {i}]")
-        w.line(f"tiles: T.let[T.int32] = T.truncdiv(count + {rows.tokens - 1}, {rows.tokens})")
-        w.line("low: T.let[T.int32] = T.truncdiv(count, T.max(tiles, 1))")
-        w.line("longer: T.let[T.int32] = count - low * tiles")
+        _read_item(w, s, rows)
         with w.block("for t in range(tiles):"):
-            w.line("first: T.let[T.int32] = t * low + T.min(t, longer)")
-            w.line("height: T.let[T.int32] = (low + T.cast(t < longer, 'int32')) * group")
-            w.line("row: T.let[T.int32] = first_row + first")
-            w.line("position: T.let[T.int32] = start + first")
-            w.line("end: T.let[T.int32] = position + low + T.cast(t < longer, 'int32')")
-            w.line(f"begin: T.let[T.int32] = {f'T.max(0, position - {window - 1})' if window else '0'}")
-            where = f"T.cast(row, 'int64') * {q_row_stride // s.pair} + T.cast(first_head, 'int64') * {words}"
-            state = f"{at['ACC']}, {at['SUM']}, {at['MAX']}"
-            args = f"T.address_of(q_b[{where}]), {at['QS']}, {state}, height, group, {q_row_stride // s.pair}"
+            _tile_bounds(w, window)
+            stride = q_row_stride // s.pair
+            q = f"q_b[T.cast(row, 'int64') * {stride} + T.cast(first_head, 'int64') * {s.words}]"
+            args = f"T.address_of({q}), {at.queries}, {at.state}, height, group, {stride}"
             w.line(f"T.evaluate(Mod.{start.name}({args}))")
             with w.block(f"for c in range(T.truncdiv(begin, {SEGMENT}), T.truncdiv(end + {SEGMENT - 1}, {SEGMENT})):"):
-                w.line(f"base: T.let[T.int32] = c * {SEGMENT}")
-                w.line(f"from_block: T.let[T.int32] = T.truncdiv(T.max(0, begin - base), {block_size})")
-                w.line(f"visible: T.let[T.int32] = T.min({SEGMENT}, end - base)")
-                w.line(f"to_block: T.let[T.int32] = T.truncdiv(visible + {block_size - 1}, {block_size})")
-                table = f"T.address_of(block_tables_b[seq * {max_blocks_per_seq} + c * {SEGMENT // block_size}])"
-                per_head = words * block_size
-                cache = f"T.address_of(kcache_b[T.cast(head, 'int64') * {per_head}]), {table}"
-                span = f"{kv_heads * per_head}, from_block, to_block"
-                _by_height(w, score, f"{at['QS']}, {cache}, {at['SCORES']}, {span}")
-                span = f"from_block * {block_size // 16}, to_block * {block_size // 16}"
-                args = f"{at['SCORES']}, {at['WEIGHTS']}, {state}, height, group, position, base, {span}"
-                w.line(f"T.evaluate(Mod.{softmax.name}({args}))")
-                per_head = block_size // s.pair * v_dim
-                cache = f"T.address_of(vcache_b[T.cast(head, 'int64') * {per_head}]), {table}"
-                span = f"{kv_heads * per_head}, from_block, visible"
-                _by_height(w, weigh, f"{at['WEIGHTS']}, {cache}, {at['ACC']}, {span}")
-            where = f"T.cast(row, 'int64') * {out_row_stride} + T.cast(first_head, 'int64') * {v_dim}"
-            args = f"T.address_of(out_b[{where}]), {at['ACC']}, {at['SUM']}, height, group, {out_row_stride}"
+                _segment(w, s, at, max_blocks_per_seq, score, softmax, weigh)
+            out = f"out_b[T.cast(row, 'int64') * {out_row_stride} + T.cast(first_head, 'int64') * {v_dim}]"
+            args = f"T.address_of({out}), {at.acc}, {at.sums}, height, group, {out_row_stride}"
             w.line(f"T.evaluate(Mod.{finish.name}({args}))")
         w.line("return T.int32(0)")
     shared = (start, softmax, *score.values(), *weigh.values(), finish)
-    return ChunkKernel(name, params, w.text(), f"n_a * {kv_heads * rows.parts}", 4 * floats, shared)
+    return ChunkKernel(name, params, w.text(), f"n_a * {kv_heads * rows.parts}", 4 * at.floats, shared)
+
+
+def _check(name: str, s: AttentionShape, q_row_stride: int) -> None:
+    if s.heads % s.kv_heads:
+        raise CodegenError(f"{name}: {s.heads} query heads are no multiple of {s.kv_heads} KV heads")
+    if s.block_size % 16 or SEGMENT % s.block_size:
+        raise CodegenError(f"{name}: block size {s.block_size} is no multiple of 16 that divides {SEGMENT}")
+    if s.head_dim % s.pair or q_row_stride % s.pair:
+        raise CodegenError(f"{name}: head dim {s.head_dim} and row stride {q_row_stride} must be even for bf16")
+
+
+def _read_item(w: Writer, s: AttentionShape, rows: _Rows) -> None:
+    """From the chunk number to the work item, KV head, query heads, and the number of row tiles."""
+    w.line(f"item: T.let[T.int32] = T.truncdiv(chunk, {s.kv_heads * rows.parts}) * 4")
+    w.line(f"head: T.let[T.int32] = T.truncmod(T.truncdiv(chunk, {rows.parts}), {s.kv_heads})")
+    w.line(f"part: T.let[T.int32] = T.truncmod(chunk, {rows.parts})")
+    small, more = divmod(s.group, rows.parts)
+    w.line(f"first_head: T.let[T.int32] = head * {s.group} + part * {small} + T.min(part, {more})")
+    w.line(f"group: T.let[T.int32] = {small} + T.cast(part < {more}, 'int32')")
+    for i, field in enumerate(("seq", "first_row", "count", "start")):
+        w.line(f"{field}: T.let[T.int32] = attn_items_b[item + {i}]")
+    w.line(f"tiles: T.let[T.int32] = T.truncdiv(count + {rows.tokens - 1}, {rows.tokens})")
+    w.line("low: T.let[T.int32] = T.truncdiv(count, T.max(tiles, 1))")
+    w.line("longer: T.let[T.int32] = count - low * tiles")
+
+
+def _tile_bounds(w: Writer, window: int) -> None:
+    """Row tile `t`: its rows, the position of its first token, and the positions begin .. end that it sees."""
+    w.line("first: T.let[T.int32] = t * low + T.min(t, longer)")
+    w.line("tokens: T.let[T.int32] = low + T.cast(t < longer, 'int32')")
+    w.line("height: T.let[T.int32] = tokens * group")
+    w.line("row: T.let[T.int32] = first_row + first")
+    w.line("position: T.let[T.int32] = start + first")
+    w.line("end: T.let[T.int32] = position + tokens")
+    w.line(f"begin: T.let[T.int32] = {f'T.max(0, position - {window - 1})' if window else '0'}")
+
+
+def _segment(
+    w: Writer,
+    s: AttentionShape,
+    at: _Scratch,
+    max_blocks_per_seq: int,
+    score: dict[int, PrivateFunction],
+    softmax: PrivateFunction,
+    weigh: dict[int, PrivateFunction],
+) -> None:
+    """Segment `c` of a row tile: scores, softmax update, weighted sum, over the blocks that the tile sees."""
+    w.line(f"base: T.let[T.int32] = c * {SEGMENT}")
+    w.line(f"from_block: T.let[T.int32] = T.truncdiv(T.max(0, begin - base), {s.block_size})")
+    w.line(f"visible: T.let[T.int32] = T.min({SEGMENT}, end - base)")
+    w.line(f"to_block: T.let[T.int32] = T.truncdiv(visible + {s.block_size - 1}, {s.block_size})")
+    table = f"T.address_of(block_tables_b[seq * {max_blocks_per_seq} + c * {SEGMENT // s.block_size}])"
+
+    size = s.words * s.block_size
+    cache = f"T.address_of(kcache_b[T.cast(head, 'int64') * {size}]), {table}"
+    _by_height(w, score, f"{at.queries}, {cache}, {at.scores}, {s.kv_heads * size}, from_block, to_block")
+
+    span = f"from_block * {s.block_size // 16}, to_block * {s.block_size // 16}"
+    w.line(
+        f"T.evaluate(Mod.{softmax.name}({at.scores}, {at.weights}, {at.state}, height, group, position, base, {span}))"
+    )
+
+    size = s.block_size // s.pair * s.v_dim
+    cache = f"T.address_of(vcache_b[T.cast(head, 'int64') * {size}]), {table}"
+    _by_height(w, weigh, f"{at.weights}, {cache}, {at.acc}, {s.kv_heads * size}, from_block, visible")
 
 
 def _by_height(w: Writer, functions: dict[int, PrivateFunction], args: str) -> None:

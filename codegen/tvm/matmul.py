@@ -98,45 +98,45 @@ def matmul_kernel(
         raise CodegenError(f"{name}: K {k} and row stride {stride} must be even for bf16")
     if interleave not in (1, 2) or n % interleave:
         raise CodegenError(f"{name}: {n} outputs cannot be interleaved by {interleave}")
-    heights = {rows: tile_vectors(rows, dtype, features) for rows in range(tile.rows, 0, -1)}
-    shared = {rows: micro_kernel(dtype, rows, vectors) for rows, vectors in heights.items()}
-    kind = MEMORY[dtype]
+    kind, words, steps, blocks = MEMORY[dtype], stride // pair, k // pair, -(-n // BLOCK)
+    vectors = {rows: tile_vectors(rows, dtype, features) for rows in range(tile.rows, 0, -1)}
+    shared = {rows: micro_kernel(dtype, rows, v) for rows, v in vectors.items()}
     params = (Param("x", kind), Param("w", kind), *extra)
-    steps = k // pair
-    blocks = -(-n // BLOCK)
-
     w = Writer()
     w.lines(_epilogue_function(name, n, interleave, epilogue, extra).splitlines())
     w.line("@T.prim_func(private=True)")
     with w.block(entry_head(name, params)):
         for buffer, data, element in (("X", "x", kind), ("W", "w", kind), ("ACC", "scratch", "float32")):
             w.line(f'{buffer} = T.decl_buffer((1,), "{element}", data={data})')
-        w.line(f"panels: T.let[T.int32] = T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel})")
-        w.line(f"first_block: T.let[T.int32] = T.truncdiv(chunk, panels) * {tile.blocks}")
-        w.line(f"first_row: T.let[T.int32] = T.truncmod(chunk, panels) * {tile.panel}")
-        w.line(f"rows: T.let[T.int32] = T.min({tile.panel}, {rows_symbol} - first_row)")
-        w.line(f"tiles: T.let[T.int32] = T.truncdiv(rows + {tile.rows - 1}, {tile.rows})")
-        w.line("low: T.let[T.int32] = T.truncdiv(rows, tiles)")
-        w.line("longer: T.let[T.int32] = rows - low * tiles")
+        _read_chunk(w, tile, rows_symbol)
         count = str(tile.blocks) if blocks % tile.blocks == 0 else f"T.min({tile.blocks}, {blocks} - first_block)"
-        with w.block(f"for i in range({count}):"):
+        with w.block(f"for i in range({count}):"), w.block("for t in range(tiles):"):
             w.line("block: T.let[T.int32] = first_block + i")
-            with w.block("for t in range(tiles):"):
-                w.line("row: T.let[T.int32] = first_row + t * low + T.min(t, longer)")
-                w.line("height: T.let[T.int32] = low + T.cast(t < longer, 'int32')")
-                for rows, function in shared.items():
-                    with w.block(f"{'el' if rows < tile.rows else ''}if height == {rows}:"):
-                        for part in range(0, 4, heights[rows]):
-                            at = f"T.cast(block, 'int64') * {steps * BLOCK} + {16 * part}"
-                            args = f"T.address_of(W[{at}]), T.address_of(ACC[{16 * part}]), {stride // pair}, {steps}"
-                            x = f"T.address_of(X[T.cast(row, 'int64') * {stride // pair}])"
-                            w.line(f"T.evaluate(Mod.{function.name}({x}, {args}))")
-                pointers = "".join(f"{p.name}, " for p in extra)
-                w.line(f"T.evaluate(Mod.{name}_out({pointers}scratch, row, height, block))")
+            w.line("row: T.let[T.int32] = first_row + t * low + T.min(t, longer)")
+            w.line("height: T.let[T.int32] = low + T.cast(t < longer, 'int32')")
+            for rows, function in shared.items():
+                with w.block(f"{'el' if rows < tile.rows else ''}if height == {rows}:"):
+                    for part in range(0, 4, vectors[rows]):
+                        x = f"T.address_of(X[T.cast(row, 'int64') * {words}])"
+                        at = f"T.address_of(W[T.cast(block, 'int64') * {steps * BLOCK} + {16 * part}])"
+                        args = f"{x}, {at}, T.address_of(ACC[{16 * part}]), {words}, {steps}"
+                        w.line(f"T.evaluate(Mod.{function.name}({args}))")
+            pointers = "".join(f"{p.name}, " for p in extra)
+            w.line(f"T.evaluate(Mod.{name}_out({pointers}scratch, row, height, block))")
         w.line("return T.int32(0)")
-    groups = -(-blocks // tile.blocks)
-    chunks = f"T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel}) * {groups}"
+    chunks = f"T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel}) * {-(-blocks // tile.blocks)}"
     return ChunkKernel(name, params, w.text(), chunks, tile.rows * BLOCK * 4, tuple(shared.values()))
+
+
+def _read_chunk(w: Writer, tile: MatmulTile, rows_symbol: str) -> None:
+    """From the chunk number to its first block and rows, and how the rows are split into tiles."""
+    w.line(f"panels: T.let[T.int32] = T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel})")
+    w.line(f"first_block: T.let[T.int32] = T.truncdiv(chunk, panels) * {tile.blocks}")
+    w.line(f"first_row: T.let[T.int32] = T.truncmod(chunk, panels) * {tile.panel}")
+    w.line(f"rows: T.let[T.int32] = T.min({tile.panel}, {rows_symbol} - first_row)")
+    w.line(f"tiles: T.let[T.int32] = T.truncdiv(rows + {tile.rows - 1}, {tile.rows})")
+    w.line("low: T.let[T.int32] = T.truncdiv(rows, tiles)")
+    w.line("longer: T.let[T.int32] = rows - low * tiles")
 
 
 def _epilogue_function(name: str, n: int, interleave: int, epilogue: Epilogue, extra: Sequence[Param]) -> str:
