@@ -22,6 +22,10 @@ MaxModelLen = Annotated[
 MaxNumSeqs = Annotated[int, typer.Option(metavar="N", help="Sequences per step at most.")]
 MaxNumBatchedTokens = Annotated[int, typer.Option(metavar="N", help="Tokens per step at most.")]
 BlockSize = Annotated[int, typer.Option(metavar="N", help="Token slots per KV-cache block, a multiple of 16.")]
+Buckets = Annotated[
+    str | None,
+    typer.Option(metavar="RANGES", help='Step sizes that get kernels of their own, such as "1,2-8,9-2048".'),
+]
 OptLevel = Annotated[
     int,
     typer.Option(

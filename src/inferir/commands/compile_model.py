@@ -20,10 +20,7 @@ def command(
     max_num_seqs: a.MaxNumSeqs = 64,
     max_num_batched_tokens: a.MaxNumBatchedTokens = 2048,
     block_size: a.BlockSize = 32,
-    buckets: Annotated[
-        str | None,
-        typer.Option(metavar="RANGES", help='Step sizes that get kernels of their own, such as "1,2-8,9-2048".'),
-    ] = None,
+    buckets: a.Buckets = None,
     opt_level: a.OptLevel = 2,
     disable_pass: a.DisablePass = None,
     print_ir_after: Annotated[
