@@ -4,7 +4,7 @@ import ctypes
 from pathlib import Path
 
 import pytest
-from tests.codegen.tvm.test_regions import BOUNDS, KINDS
+from matmul_regions import BOUNDS, KINDS
 
 from inferir.codegen.backend import Backend
 from inferir.codegen.tvm.backend import TvmBackend

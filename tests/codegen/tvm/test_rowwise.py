@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import row_bodies as bodies
 import torch
-from tests.codegen.tvm import bodies
-from tests.codegen.tvm.bodies import CASES, Case
+from row_bodies import CASES, Case
 
 from inferir.codegen.tvm.rowwise import rowwise_kernel
 from inferir.ir.dims import S, T
