@@ -32,7 +32,7 @@ from inferir.codegen.tvm.attention_parts import (
     update_softmax,
     weighted_sum,
 )
-from inferir.codegen.tvm.microkernel import accumulators
+from inferir.codegen.tvm.microkernel import single_rows
 from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Writer, entry_head
 from inferir.ir.errors import CodegenError
 
@@ -110,7 +110,7 @@ def attention_kernel(
     """
     s = AttentionShape(heads, kv_heads, head_dim, v_dim, block_size, dtype)
     _check(name, s, q_row_stride)
-    rows = _row_tiles(s.group, tile_tokens, accumulators(dtype, features) // (2 if "avx512f" in features else 1))
+    rows = _row_tiles(s.group, tile_tokens, single_rows(dtype, features))
     score = {h: scores(s, h, features) for h in rows.heights}
     weigh = {h: weighted_sum(s, h, features) for h in rows.heights}
     start, finish = start_rows(s), finish_rows(s)

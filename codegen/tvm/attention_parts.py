@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from inferir.codegen.tvm.llvm_lib import call
-from inferir.codegen.tvm.microkernel import MEMORY, accumulators
+from inferir.codegen.tvm.microkernel import MEMORY, tile_vectors
 from inferir.codegen.tvm.source import PrivateFunction, Writer, f32, pieces, ramp, splat
 
 SEGMENT = 256
@@ -116,8 +116,8 @@ def _offset(base: str, index: str, lanes: int) -> str:
 
 def scores(s: AttentionShape, height: int, features: frozenset[str]) -> PrivateFunction:
     """scores[r, token] = queries[r] . K[token] for blocks from_block .. to_block of a segment, `stride` words each."""
-    limit = accumulators(s.dtype, features)
-    vectors = next(v for v in (4, 2, 1) if s.block_size // 16 % v == 0 and (height * v <= limit or v == 1))
+    widest = tile_vectors(height, s.dtype, features)
+    vectors = next(v for v in (4, 2, 1) if v <= widest and s.block_size // 16 % v == 0)
     w = Writer()
     name = f"attention_scores_{s.dtype}_{s.head_dim}_{s.block_size}_{height}x{vectors}"
     pointers = {
@@ -214,8 +214,7 @@ def update_softmax(name: str, s: AttentionShape, *, window: int, softcap: float,
 
 def weighted_sum(s: AttentionShape, height: int, features: frozenset[str]) -> PrivateFunction:
     """acc[r] += sum of weights[r, token] * V[token] for tokens from from_block's first up to `visible` of a segment."""
-    limit = accumulators(s.dtype, features)
-    vectors = next(v for v in (4, 2, 1) if height * v <= limit or v == 1)
+    vectors = tile_vectors(height, s.dtype, features)
     columns = pieces(s.v_dim)
     w = Writer()
     name = f"attention_sum_{s.dtype}_{s.v_dim}_{s.block_size}_{height}x{vectors}"

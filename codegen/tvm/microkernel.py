@@ -21,21 +21,31 @@ MEMORY = {"bf16": "int32", "f32": "float32"}
 """TIR element type of one K step: a bf16 pair or one float."""
 
 
-def accumulators(dtype: str, features: frozenset[str]) -> int:
-    """How many accumulator vectors of 16 floats leave enough registers for the operands."""
-    if "avx512f" not in features:
-        return 4 if dtype == "bf16" else 6
-    return 24 if dtype == "f32" or "avx512bf16" in features else 16
+def most_rows(vectors: int, dtype: str, features: frozenset[str]) -> int:
+    """Most rows of a tile `vectors` wide whose accumulators and operands fit the vector registers.
+
+    Operands are the tile's weights and one broadcast input; without the bf16 dot product both exist twice, as even and
+    odd halves, beside a mask.
+    """
+    registers, width = (32, vectors) if "avx512f" in features else (16, 2 * vectors)
+    if dtype == "f32" or "avx512bf16" in features:
+        return (registers - 1 - width) // width
+    return (registers - 3 - 2 * width) // width
 
 
 def tall_rows(dtype: str, features: frozenset[str]) -> int:
-    """Rows of the tile with the fewest loads per product: 4 vectors wide, or 2 with AVX2's registers."""
-    return accumulators(dtype, features) // (4 if "avx512f" in features else 2)
+    """Rows of the tile with the fewest loads per product, for many rows: 4 vectors wide, 1 with AVX2's 16 registers."""
+    return most_rows(4 if "avx512f" in features else 1, dtype, features)
+
+
+def single_rows(dtype: str, features: frozenset[str]) -> int:
+    """Rows that one tile can still take, so that weights are read once: up to 2 vectors wide, 1 with AVX2."""
+    return most_rows(2 if "avx512f" in features else 1, dtype, features)
 
 
 def tile_vectors(rows: int, dtype: str, features: frozenset[str]) -> int:
-    """The widest tile of `rows` rows that stays in registers: 4, 2 or 1 vectors."""
-    return next(v for v in (4, 2, 1) if rows * v <= accumulators(dtype, features) or v == 1)
+    """The widest tile of `rows` rows that fits: 4, 2 or 1 vectors. A single row takes weights straight from memory."""
+    return next(v for v in (4, 2, 1) if rows == 1 or v == 1 or rows <= most_rows(v, dtype, features))
 
 
 def micro_kernel(dtype: str, rows: int, vectors: int) -> PrivateFunction:
