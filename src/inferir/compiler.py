@@ -47,7 +47,7 @@ from inferir.ir.artifact import (
 )
 from inferir.ir.bucket import Bucket, default_buckets, parse_buckets
 from inferir.ir.dims import dim_str
-from inferir.ir.errors import ArtifactError, InferirError
+from inferir.ir.errors import ArtifactError, InferirError, TargetError
 from inferir.ir.graph import Graph
 from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
 from inferir.ir.parser import parse_graph
@@ -159,6 +159,7 @@ def compile_model(
     say = progress or (lambda phase, done, total: None)
     report = CompileReport(Path(out))
     target = Target.named(options.target)
+    _check_target(target)
     _check_place(report.path)
     with report.phase("load"):
         source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)
@@ -484,6 +485,14 @@ def option_record(options: CompileOptions) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     names = ("apache-tvm", "torch", "transformers")
     return {"inferir": __version__, **{n: importlib.metadata.version(n) for n in names}}
+
+
+def _check_target(target: Target) -> None:
+    """Whole models are compiled for CPUs only; without this, LLVM would make code for some CPU under a GPU's name."""
+    if target.kind != "cpu":
+        raise TargetError(
+            f"target {target.name} is a {target.kind} device; models can be compiled for CPUs only, so far"
+        )
 
 
 def _check_place(path: Path) -> None:
