@@ -67,9 +67,10 @@ def _dot_bf16(b: Body, acc: str, x: str, y: str) -> str:
         y = b.emit(f"bitcast <{lanes} x i32> {y} to {pairs}")
         r = b.emit(f"call {kind} {name}({kind} {acc}, {pairs} {x}, {pairs} {y})")
         return _narrow(b, r, "f") if b.lanes < 4 else r
-    sixteen, mask = b.const("i", 16), b.const("i", -65536)
-    for half in (lambda v: b.op("shl", "i", v, sixteen), lambda v: b.op("and", "i", v, mask)):
-        acc = b.fma(b.floats(half(x)), b.floats(half(y)), acc)
+    for opcode, operand in (("shl", 16), ("and", -65536)):
+        shift = b.const("i", operand)
+        x_half, y_half = (b.floats(b.op(opcode, "i", v, shift)) for v in (x, y))
+        acc = b.fma(x_half, y_half, acc)
     return acc
 
 
