@@ -1,7 +1,7 @@
 """Read Hugging Face and GGUF models and trace them into a captured IR graph.
 
 The names below are resolved on first use: importing this package loads neither torch nor transformers, and reading
-weights or facts never loads transformers for a folder of safetensors. A model is traced by `inferir.frontend.trace.trace`.
+weights or facts never loads transformers for a folder of safetensors. `inferir.frontend.trace.trace` traces a model.
 """
 
 from importlib import import_module

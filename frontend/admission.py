@@ -89,6 +89,8 @@ def _run(
         "ids": torch.tensor(list(ids), dtype=torch.int32),
         "positions": torch.tensor(list(positions), dtype=torch.int32),
     }
+    if "lengths" in graph.input_names:
+        inputs["lengths"] = torch.full((len(ids),), len(ids), dtype=torch.int32)
     with torch.no_grad():
         return interpret(graph, inputs, weights, **options)["logits"]
 

@@ -183,8 +183,8 @@ def _binary(name: str) -> Any:
 
 for _name in ("add", "sub", "mul", "div"):
     rule(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_binary(_name))
-for _name in ("maximum", "minimum"):
-    rule(f"aten.{_name}.default")(_binary(_name))
+for _name, _short in (("maximum", "max"), ("minimum", "min")):
+    rule(f"aten.{_name}.default", f"aten.{_short}.other")(_binary(_name))
 
 
 @rule("aten.rsub.Scalar", "aten.rsub.Tensor")
@@ -497,6 +497,20 @@ def _repeat_interleave(imp: Importer, x: Imports, repeats: int, dim: int | None 
     wide = imp.view(value, (*shape[: dim + 1], 1, *shape[dim + 1 :]))
     wide = imp.op("tensor.expand", wide, shape=(*shape[: dim + 1], repeats, *shape[dim + 1 :]))
     return imp.view(wide, imp.shape(imp.val))
+
+
+@rule("aten.repeat.default")
+def _repeat(imp: Importer, x: Imports, repeats: Sequence[Any]) -> Imports:
+    """Every axis once more in front of itself, expanded, and folded back."""
+    value = imp.value(x)
+    if any(not isinstance(r, int) for r in repeats):
+        raise imp.refuse("a repetition that depends on the number of tokens is not supported")
+    shape = (1,) * (len(repeats) - value.type.rank) + value.type.shape
+    apart = tuple(d for size in shape for d in (1, size))
+    wide = tuple(d for count, size in zip(repeats, shape, strict=True) for d in (count, size))
+    value = imp.view(value, apart)
+    value = value if apart == wide else imp.op("tensor.expand", value, shape=wide)
+    return imp.view(value, imp.shape(imp.val))
 
 
 @rule("aten.full_like.default", "aten.zeros_like.default", "aten.ones_like.default")

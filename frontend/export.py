@@ -16,6 +16,7 @@ import torch
 from inferir.frontend import hooks
 from inferir.frontend.failures import explain, explain_sizes
 from inferir.frontend.huggingface import quiet
+from inferir.frontend.rope import sequence_lengths
 from inferir.ir.errors import UntraceableError
 
 TRACED_TOKENS = 17  # an arbitrary count that no model dimension is likely to equal
@@ -24,14 +25,15 @@ PREFIX = "model."  # of every name in the exported program, from the wrapper's a
 
 
 class Wrapper(torch.nn.Module):
-    """ids [T], positions [T] -> logits [T, V] of every row."""
+    """ids [T], positions [T] (and the length of every token's sequence [T]) -> logits [T, V] of every row."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        out = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False)
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+        with sequence_lengths(lengths):
+            out = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False)
         logits = out.logits[0]
         assert isinstance(logits, torch.Tensor)
         return logits
@@ -46,34 +48,38 @@ class Exported:
     prefix: str = PREFIX
 
 
-def export(model: Any, max_tokens: int = MAX_TOKENS) -> Exported:
+def export(model: Any, max_tokens: int = MAX_TOKENS, with_lengths: bool = False) -> Exported:
     """Trace `model`, which was built with our attention implementation, for 2 … `max_tokens` tokens.
 
-    Parameter values are never read. Raises `UntraceableError` naming module, operator and source line.
+    with_lengths: add the input `lengths` (see `rope`). Parameter values are never read. Raises `UntraceableError`
+    naming module, operator and source line.
     """
     hooks.register()
     try:
         with quiet(), torch.no_grad():
-            program = _export(model, max_tokens)
+            program = _export(model, max_tokens, with_lengths)
             if not _is_functional(program):
                 program = program.run_decompositions({})
     except Exception as error:  # torch.export raises errors of many kinds
         if "Constraints violated" in str(error):
             with quiet(), torch.no_grad():
-                raise explain_sizes(error, model, lambda: _export(model, max_tokens)) from error
+                raise explain_sizes(error, model, lambda: _export(model, max_tokens, with_lengths)) from error
         raise explain(error, model) from error
     symbol = _token_symbol(program)
     _check_ranges(program, symbol, max_tokens)
     return Exported(program, symbol)
 
 
-def _export(model: Any, max_tokens: int) -> Any:
+def _export(model: Any, max_tokens: int, with_lengths: bool) -> Any:
     count = torch.export.Dim("tokens", min=2, max=max_tokens)
     ids = torch.zeros(TRACED_TOKENS, dtype=torch.int64)
     positions = torch.arange(TRACED_TOKENS)
-    shapes = {"ids": {0: count}, "positions": {0: count}}
+    inputs = {"ids": ids, "positions": positions}
+    if with_lengths:
+        inputs["lengths"] = torch.full_like(positions, TRACED_TOKENS)
+    shapes = {name: {0: count} for name in inputs}
     with contextlib.redirect_stderr(io.StringIO()):  # torch prints the partial program when it fails
-        return torch.export.export(Wrapper(model), (ids, positions), dynamic_shapes=shapes, strict=False)
+        return torch.export.export(Wrapper(model), (), kwargs=inputs, dynamic_shapes=shapes, strict=False)
 
 
 def _is_functional(program: Any) -> bool:
@@ -107,9 +113,10 @@ def _check_ranges(program: Any, symbol: Any, max_tokens: int) -> None:
             f"the trace holds for {allowed.lower} to {allowed.upper} tokens only; "
             "the model's code depends on the number of tokens"
         )
-    same = {f"L['{a}'].size()[0] == L['{b}'].size()[0]" for a, b in (("ids", "positions"), ("positions", "ids"))}
+    sizes = [f"L['{name}'].size()[0]" for name in ("ids", "positions", "lengths")]
+    same = {f"{a} == {b}" for a in sizes for b in sizes}
     for guard in getattr(program, "_guards_code", None) or ():
-        if guard not in same:
+        if guard.split(" or ")[0] not in same:
             raise UntraceableError(f"the trace is guarded by a condition on sizes: {guard}")
     for node in program.graph.nodes:
         if node.op == "call_module":

@@ -27,8 +27,9 @@ class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of a traced model; every id in `eos_token_ids` ends a generation.
 
-    max_position_embeddings: the longest sequence the model can serve (0 = not stated). position_limit: a length beyond
-    which it cannot run as captured (0 = none), and position_limit_reason says why.
+    max_position_embeddings: the longest sequence the model was made for, rotary scaling included (0 = not stated).
+    position_limit: rows of its position tables, beyond which it cannot run (0 = it has none).
+    length_dependent: the graph has the input `lengths`, so keys and values of a prefix depend on the prompt's length.
     parameters: number of weight elements, tied ones counted once.
     """
 
@@ -41,7 +42,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[LayerFacts, ...]
     max_position_embeddings: int
     position_limit: int
-    position_limit_reason: str
+    length_dependent: bool
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     pad_token_id: int | None

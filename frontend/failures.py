@@ -134,8 +134,8 @@ def explain_sizes(error: BaseException, model: torch.nn.Module, retrace: Callabl
     module = module or type(model).__name__
     symbols = sorted(map(str, guard.expr.free_symbols))
     condition = str(guard.expr)
-    for symbol in symbols:
-        condition = condition.replace(symbol, "tokens")
+    if len(symbols) == 1:
+        condition = condition.replace(symbols[0], "tokens")
     place = str(guard.sloc).strip("()").split(" in ")[0]  # torch shortens the path
     internal = any(part in place for part in ("torch/", "_export/", "_subclasses/", "_prims", "_refs/", "_ops.py"))
     where = "" if internal or not place else f" ({os.path.basename(place)})"

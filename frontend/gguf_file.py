@@ -121,6 +121,14 @@ def load_tokenizer(path: Path) -> Any:
         return hf.auto_tokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
 
 
+def end_token_ids(path: Path) -> tuple[int, ...]:
+    """Ids that the file declares to end a text, a turn or a message, in that order."""
+    with reading(path):
+        fields = _open(_identity(path)).fields
+        keys = [f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom")]
+        return tuple(dict.fromkeys(int(fields[key].contents()) for key in keys if key in fields))
+
+
 class GgufWeights:
     """The weights of a GGUF file, dequantised to `dtype` under transformers' names (all at once, at the first use)."""
 

@@ -35,7 +35,7 @@ class Api:
     attention_functions: Any
     mask_functions: Any
     experts_functions: Any
-    rope_kinds: frozenset[str]
+    rope_init: Mapping[str, Callable[..., Any]]
     auto_config: Any
     auto_model: Any
     auto_tokenizer: Any
@@ -74,7 +74,7 @@ def api() -> Api:
         attention_functions=get("transformers.modeling_utils", "ALL_ATTENTION_FUNCTIONS"),
         mask_functions=get("transformers.masking_utils", "ALL_MASK_ATTENTION_FUNCTIONS"),
         experts_functions=get("transformers.integrations.moe", "ALL_EXPERTS_FUNCTIONS"),
-        rope_kinds=frozenset(get("transformers.modeling_rope_utils", "ROPE_INIT_FUNCTIONS")) | {"default"},
+        rope_init=get("transformers.modeling_rope_utils", "ROPE_INIT_FUNCTIONS"),
         auto_config=get("transformers", "AutoConfig"),
         auto_model=get("transformers", "AutoModelForCausalLM"),
         auto_tokenizer=get("transformers", "AutoTokenizer"),

@@ -213,7 +213,7 @@ class Importer:
 
 
 def import_program(exported: Exported, aliases: Mapping[str, str] | None = None) -> Imported:
-    """The IR graph (ids [T] i32, positions [T] i32) -> logits [T, V] f32 of an exported program.
+    """The IR graph (ids, positions and perhaps lengths, [T] i32) -> logits [T, V] f32 of an exported program.
 
     aliases: names of tied parameters -> the name to use. Raises `UnsupportedOperatorError` naming operator and
     module for an operator without rule, `UntraceableError` for a use that the IR cannot express.
@@ -237,7 +237,8 @@ def import_program(exported: Exported, aliases: Mapping[str, str] | None = None)
     output = next(n for n in program.graph.nodes if n.op == "output").args[0][0]
     imp.node = output
     logits = imp.value(env[output], torch.float32)
-    graph = Graph((inputs["ids"], inputs["positions"]), (logits,), ("logits",), name="captured")
+    ordered = tuple(inputs[name] for name in ("ids", "positions", "lengths") if name in inputs)
+    graph = Graph(ordered, (logits,), ("logits",), name="captured")
     used = graph.weights()
     constants = {name: tensor for name, tensor in imp.constants.items() if name in used}
     return Imported(graph, constants, tuple(imp.attention))

@@ -86,8 +86,13 @@ class ModelSource:
     @functools.cached_property
     def generation_config(self) -> Mapping[str, Any]:
         """The model's generation defaults ({} if it has none)."""
+        if self.kind == "gguf":
+            from inferir.frontend.gguf_file import end_token_ids
+
+            ids = list(end_token_ids(self.path))
+            return {"eos_token_id": ids} if ids else {}
         file = self.path / "generation_config.json"
-        return read_json(file) if self.kind == "folder" and file.is_file() else {}
+        return read_json(file) if file.is_file() else {}
 
     @functools.cached_property
     def weights(self) -> WeightSource:

@@ -131,7 +131,7 @@ def _defaults(source: ModelSource) -> dict[str, Any]:
     config = source.config.get_text_config(decoder=True)
     out: dict[str, Any] = {}
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        ids = token_ids(getattr(config, key, None))
+        ids = token_ids(source.generation_config.get(key), getattr(config, key, None))
         if ids:
             out[key] = list(ids) if key == "eos_token_id" and len(ids) > 1 else ids[0]
     return out

@@ -18,7 +18,7 @@ from inferir.frontend.facts import LayerFacts, ModelFacts, eos_token_ids, first_
 from inferir.frontend.huggingface import quiet, renames, skeleton, state_types, text_config, tied_names
 from inferir.frontend.importer import Imported, UnsupportedOperatorError, import_program
 from inferir.frontend.model import ModelSource
-from inferir.frontend.rope import check_rope, hold_frequencies, length_limit
+from inferir.frontend.rope import check_rope, follow_lengths, longest_sequence, needs_lengths
 from inferir.frontend.weights import Weights, WeightSource, WeightWarning, resolve
 from inferir.ir.dims import numel, parse_dim
 from inferir.ir.dtypes import DType, from_torch, torch_dtype
@@ -33,6 +33,8 @@ from inferir.ir.verifier import verify
 @dataclass(frozen=True)
 class TracedModel:
     """A captured graph (ids [T] i32, positions [T] i32) -> logits [T, V] f32, and what belongs to it.
+
+    Where `facts.length_dependent`, the graph has a third input `lengths` [T] i32 (see `rope`).
 
     constants: values of the graph's `const.*` weights. expected: every parameter and persistent buffer of the model
     by name. aliases: names of tied parameters -> the name the graph uses. base_prefix, ignored: see
@@ -119,9 +121,11 @@ def trace(source: ModelSource, max_model_len: int = 0, max_tokens: int = MAX_TOK
     dtype = torch_dtype(source.dtype)
     config = _untied_if_different(source)
     model = skeleton(config, dtype, trust_remote_code=source.trust_remote_code)
-    hold_frequencies(model)
+    lengths = needs_lengths(config)
+    if lengths:
+        follow_lengths(model)
     aliases = tied_names(model)
-    imported = _capture(model, aliases, max_tokens)
+    imported = _capture(model, aliases, max_tokens, lengths)
     verify(imported.graph)
     expected = {name: TensorType(tuple(t.shape), from_torch(t.dtype)) for name, t in state_types(model).items()}
     facts = _facts(source, config, imported, expected)
@@ -139,16 +143,16 @@ def trace(source: ModelSource, max_model_len: int = 0, max_tokens: int = MAX_TOK
 
 
 def check_length(facts: ModelFacts, max_model_len: int) -> None:
-    """Raise `FrontendError` if the capture is not valid for sequences of `max_model_len` tokens."""
+    """Raise `FrontendError` if a position table is too short for sequences of `max_model_len` tokens."""
     if facts.position_limit and max_model_len > facts.position_limit:
         raise FrontendError(
-            f"max_model_len {max_model_len} is more than {facts.position_limit}: {facts.position_limit_reason}"
+            f"max_model_len {max_model_len} is beyond the model's table of {facts.position_limit} positions; lower it"
         )
 
 
-def _capture(model: Any, aliases: Mapping[str, str], max_tokens: int) -> Imported:
+def _capture(model: Any, aliases: Mapping[str, str], max_tokens: int, with_lengths: bool) -> Imported:
     """Export and import; a program with operators that have no rule is decomposed into simpler ones once."""
-    exported = export(model, max_tokens)
+    exported = export(model, max_tokens, with_lengths)
     try:
         return import_program(exported, aliases)
     except UnsupportedOperatorError:
@@ -198,8 +202,7 @@ def _facts(source: ModelSource, config: Any, imported: Imported, expected: Mappi
         )
         for call in imported.attention
     )
-    limit, reason = _limit(config, imported.graph)
-    stated = int(getattr(part, "max_position_embeddings", 0) or getattr(part, "n_positions", 0) or 0)
+    limit, stated = position_limit(imported.graph), longest_sequence(config)
     described = part.to_dict()
     generation = source.generation_config
     return ModelFacts(
@@ -212,23 +215,13 @@ def _facts(source: ModelSource, config: Any, imported: Imported, expected: Mappi
         layers=layers,
         max_position_embeddings=min(stated or limit, limit or stated),
         position_limit=limit,
-        position_limit_reason=reason,
+        length_dependent="lengths" in imported.graph.input_names,
         eos_token_ids=eos_token_ids(generation, described, token_ids(getattr(config, "eos_token_id", None))),
         bos_token_id=first_id(generation.get("bos_token_id"), described.get("bos_token_id")),
         pad_token_id=first_id(generation.get("pad_token_id"), described.get("pad_token_id")),
         parameters=sum(int(numel(t.shape)) for t in expected.values()),
         tie_word_embeddings=bool(getattr(part, "tie_word_embeddings", False)),
     )
-
-
-def _limit(config: Any, graph: Graph) -> tuple[int, str]:
-    """The longest sequence the capture is valid for, and why; (0, "") without limit."""
-    rows = position_limit(graph)
-    length, kind = length_limit(config)
-    limits = [(rows, f"the model has a table of {rows} positions")] if rows else []
-    if length:
-        limits.append((length, f"rope_type {kind!r} changes all frequencies of a sequence beyond {length} tokens"))
-    return min(limits, default=(0, ""))
 
 
 def position_limit(graph: Graph) -> int:

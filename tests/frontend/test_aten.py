@@ -30,7 +30,7 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "clamp": lambda m, x, p: (
         x.clamp(-0.5, 0.5) + x.clamp(min=0.1) + x.clamp(max=0.2) + x.clamp_max(0.3) + x.clamp_min(0.0)
     ),
-    "extrema": lambda m, x, p: torch.maximum(x, m.b) + torch.minimum(x, m.b),
+    "extrema": lambda m, x, p: torch.maximum(x, m.b) + torch.minimum(x, m.b) + x.max(m.b) - x.min(m.b),
     "where": lambda m, x, p: torch.where(x > 0, x, m.b) + torch.where(x < 0, x, 0.5) + torch.where(x <= 0, 2.0, x),
     "masked fill": lambda m, x, p: x.masked_fill(x >= 0.3, -1.0).masked_fill(~(x == x), 0.0),
     "logic": lambda m, x, p: x * ((x > 0) & (m.b > 0) | (x != m.b)).to(x.dtype) * torch.logical_not(x > 1).float(),
@@ -65,6 +65,7 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "expansion": lambda m, x, p: x[:, :, None, :].expand(-1, -1, 3, -1).sum(2) + m.b.expand_as(x),
     "slices": lambda m, x, p: torch.cat((-x[..., 4:], x[..., :4]), -1) + torch.cat([x[..., ::2], x[..., 1::2]], dim=2),
     "negative slices": lambda m, x, p: x[..., -3:].repeat_interleave(2, dim=-1) + x[..., :-2],
+    "repeats": lambda m, x, p: x[..., :4].repeat(1, 1, 2) + m.b.repeat(1, 1, 1) + m.b[:2].repeat(1, 1, 4),
     "selection": lambda m, x, p: x[..., 0, None] + x[..., -1:] + x[0, :, 3][None, :, None] * x,
     "splits": lambda m, x, p: (
         (lambda a, b: nnf.silu(a) * b)(*x.chunk(2, -1)) + x.split([4, 4], -1)[1] + x.split(4, dim=-1)[0]

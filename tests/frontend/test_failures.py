@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from inferir.frontend.export import export
-from inferir.frontend.facts import ModelFacts
 from inferir.frontend.model import load_source
-from inferir.frontend.trace import check_length, trace
+from inferir.frontend.trace import trace
 from inferir.ir.errors import FrontendError, UntraceableError
 
 SaveTiny = Callable[..., Path]
@@ -134,23 +133,12 @@ def test_rope_without_factor_is_named(save_tiny: SaveTiny, edited: Edited) -> No
         trace(load_source(str(folder)))
 
 
-def facts(limit: int, reason: str) -> ModelFacts:
-    return SimpleNamespace(position_limit=limit, position_limit_reason=reason)  # type: ignore[return-value]
-
-
-def test_length_beyond_the_capture_is_refused() -> None:
-    check_length(facts(0, ""), 1 << 20)
-    check_length(facts(64, "the model has a table of 64 positions"), 64)
-    with pytest.raises(FrontendError, match="max_model_len 65 is more than 64: the model has a table of 64 positions"):
-        check_length(facts(64, "the model has a table of 64 positions"), 65)
-
-
 def test_position_tables_limit_the_length(save_tiny: SaveTiny) -> None:
     source = load_source(str(save_tiny("opt")))
     traced = trace(source)
     assert traced.facts.position_limit == 256
     assert traced.facts.max_position_embeddings == 256
-    with pytest.raises(FrontendError, match="257 is more than 256"):
+    with pytest.raises(FrontendError, match="max_model_len 257 is beyond the model's table of 256 positions"):
         trace(source, max_model_len=257)
     assert trace(load_source(str(save_tiny("llama")))).facts.position_limit == 0
 
