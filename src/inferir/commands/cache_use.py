@@ -17,13 +17,16 @@ NAMES = {
 
 
 class RecordingCache(CompileCache):
-    """A compile cache that counts hits and misses by kind and keeps the distinct reasons of misses."""
+    """A compile cache that counts hits and misses by kind and keeps the reason of the first miss of each kind.
+
+    A later miss may be compared with what the same compile stored a moment ago, which explains nothing.
+    """
 
     def __init__(self, root: Path | None, readonly: bool = False) -> None:
         super().__init__(root, readonly)
         self.hit_kinds: Counter[str] = Counter()
         self.miss_kinds: Counter[str] = Counter()
-        self.reasons: dict[str, int] = {}
+        self.reasons: dict[str, str] = {}
 
     def get(self, kind: str, key: CacheKey) -> Entry | Miss:
         found = super().get(kind, key)
@@ -31,7 +34,7 @@ class RecordingCache(CompileCache):
             self.hit_kinds[kind] += 1
         else:
             self.miss_kinds[kind] += 1
-            self.reasons[found.reason] = self.reasons.get(found.reason, 0) + 1
+            self.reasons.setdefault(kind, found.reason)
         return found
 
     @property

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from inferir.ir.manifest import Manifest
 
 _PHASE_OF = {"graph": "trace", "tokenizer": "trace", "bucket": "kernels", "weight": "weights"}
-_MOST_REASONS = 4
 
 
 def artifact_bytes(report: CompileReport) -> int:
@@ -36,8 +35,10 @@ def as_json(report: CompileReport, cache: RecordingCache) -> dict[str, Any]:
         "cache": {
             "hits": cache.hits,
             "misses": cache.misses,
-            "kinds": {k: {"hits": cache.hit_kinds[k], "misses": cache.miss_kinds[k]} for k in cache.kinds},
-            "reasons": list(cache.reasons),
+            "kinds": {
+                k: {"hits": cache.hit_kinds[k], "misses": cache.miss_kinds[k], "reason": cache.reasons.get(k)}
+                for k in cache.kinds
+            },
         },
         "memory": memory_json(manifest),
     }
@@ -67,10 +68,9 @@ def cache_line(cache: RecordingCache) -> str:
     if not cache.misses:
         return f"Compile cache: hit, everything came from it ({count(cache.hits, 'entry')})."
     lines = [f"Compile cache: {cache.hits:,} hits, {cache.misses:,} misses."]
-    shown = sorted(cache.reasons.items(), key=lambda item: -item[1])[:_MOST_REASONS]
-    lines += [f"  {reason}" + (f" ({times} times)" if times > 1 else "") for reason, times in shown]
-    if len(cache.reasons) > len(shown):
-        lines.append(f"  and {count(len(cache.reasons) - len(shown), 'other reason')}")
+    for kind in cache.kinds:
+        if kind in cache.reasons:
+            lines.append(f"  {count(cache.miss_kinds[kind], NAMES.get(kind, kind))}: {cache.reasons[kind]}")
     return "\n".join(lines)
 
 

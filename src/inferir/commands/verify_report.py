@@ -39,7 +39,8 @@ def print_report(report: VerifyReport) -> None:
     what = f"{report.artifact} against eager {report.model}, logits compared with eager in float32"
     times = ", ".join(f"{name} {seconds(spent)}" for name, spent in report.seconds.items())
     show(
-        table(what, columns, rows, right=columns[2:]),
+        plain(what),
+        table("", columns, rows, right=columns[2:]),
         table(
             f"Greedy generation against eager {report.dtype.value}",
             ("prompt tokens", "generated", "same ids", "eager's margin at the first other"),
