@@ -9,6 +9,7 @@ half of one.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -311,10 +312,16 @@ def write_weights(
         types,
         result.recipes,
         load,
-        packing.WeightCache(cache, source.weights.fingerprint(), captured.facts.dtype),
+        packing.WeightCache(cache, weight_digest(captured, source), captured.facts.dtype),
         lambda done, total: say("weights", done, total),
     )
     return packing.read_index(file, WEIGHT_FILE)
+
+
+def weight_digest(captured: Captured, source: ModelSource) -> str:
+    """Digest of everything recipes read: the checkpoint, and the constants that the trace took from the config."""
+    constants = hashlib.sha256(captured.trace["constants.safetensors"]).hexdigest()
+    return hashlib.sha256(f"{source.weights.fingerprint()} {constants}".encode()).hexdigest()
 
 
 def checkpoint(captured: Captured, source: ModelSource) -> Any:

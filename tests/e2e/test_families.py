@@ -1,0 +1,83 @@
+"""Compiled float32 models give the greedy tokens and the logits of the library's eager code, whatever their shape."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import families
+import numpy as np
+import pytest
+import torch
+
+from inferir import LLM, SamplingParams
+from inferir.compiler import CompileOptions, compile_model
+from inferir.frontend.eager import eager_greedy, eager_logits, eager_model
+from inferir.frontend.model import load_source
+
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+CASES: dict[str, Callable[[], Any]] = {
+    "llama": families.llama,
+    "explicit_head_dim": lambda: families.llama(hidden_size=96, head_dim=32),
+    "width_not_divisible_by_heads": lambda: families.qwen3(
+        hidden_size=100, num_attention_heads=3, num_key_value_heads=3, head_dim=16
+    ),
+    "one_kv_head": lambda: families.grouped(6, 1),
+    "group_of_three": lambda: families.grouped(12, 4),
+    "no_groups": lambda: families.grouped(7, 7),
+    "group_of_five": lambda: families.grouped(10, 2),
+    "biases": lambda: families.llama(attention_bias=True, mlp_bias=True),
+    "gemma3": families.gemma3,
+    "qwen3": families.qwen3,
+    "qwen2": families.qwen2,
+    "mistral": families.mistral,
+    "gpt_neox": families.gpt_neox,
+    "phi": families.phi,
+    "stablelm": families.stablelm,
+    "rope_linear": lambda: families.llama(**families.rope("linear")),
+    "rope_yarn": lambda: families.llama(**families.rope("yarn", "type")),
+    "rope_llama3": lambda: families.llama(**families.rope("llama3", **LLAMA3)),
+}
+LENGTHS = (1, 5, 40, 150)
+
+
+def compile_small(model: Path, out: Path, **options: Any) -> Path:
+    limits = {"max_num_batched_tokens": 64, "max_num_seqs": 8, "buckets": "1-8,9-64", "block_size": 16, "jobs": 1}
+    compile_model(str(model), out, CompileOptions(**{**limits, **options}))
+    return out
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_greedy_tokens_and_logits_equal_eager(name: str, tmp_path: Path) -> None:
+    model = families.write(CASES[name](), tmp_path / "model")
+    artifact = compile_small(model, tmp_path / "art", dtype="f32")
+    source = load_source(str(model))
+    reference = eager_model(source)
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(0, 256, n).tolist() for n in LENGTHS]
+    with LLM(artifact) as llm:
+        params = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
+        tokens = [o.token_ids for o in llm.generate(prompts, params)]
+        logits = llm.logits(prompts)
+    assert tokens == eager_greedy(source, prompts, 24, model=reference)
+    for got, want in zip(logits, eager_logits(source, prompts, model=reference), strict=True):
+        torch.testing.assert_close(torch.from_numpy(got), want, rtol=1e-3, atol=2e-4)
+
+
+def test_heads_that_do_not_divide_are_refused_with_both_numbers(tmp_path: Path) -> None:
+    model = families.write(families.qwen3(num_attention_heads=6, num_key_value_heads=3), tmp_path / "model")
+    config = model / "config.json"
+    text = config.read_text().replace('"num_attention_heads": 6', '"num_attention_heads": 5')
+    config.write_text(text)
+    with pytest.raises(Exception, match=r"\b5\b.*\b3\b"):
+        compile_small(model, tmp_path / "art")
+    assert not (tmp_path / "art").exists()
+
+
+def test_an_unknown_rope_kind_is_named(tmp_path: Path) -> None:
+    model = families.write(families.llama(), tmp_path / "model")
+    config = model / "config.json"
+    text = config.read_text().replace('"rope_type": "default"', '"rope_type": "foo"')
+    assert "foo" in text
+    config.write_text(text)
+    with pytest.raises(Exception, match=r"rope_type.*foo"):
+        compile_small(model, tmp_path / "art")
