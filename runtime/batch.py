@@ -37,7 +37,8 @@ class InputBatch:
     """Rows of running requests over the executor's input arrays.
 
     Inputs (by name, all C-contiguous): ids [T], positions [T], attn_items [A, 4], rows [R], seed [R], counter [R] i32;
-    temperature [R] f32; and per KV table its slots [T] and block table [S, MB] i32.
+    temperature [R] f32; and per KV table its slots [T] and block table [S, MB] i32. Models whose rotary frequencies
+    depend on the sequence also have lengths [T] i32: the prompt's length, or position + 1 beyond the prompt.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class InputBatch:
         self._tokens = np.zeros((max_seqs, max_model_len), np.int32)
         self._temperature = np.zeros(max_seqs, np.float32)
         self._seed = np.zeros(max_seqs, np.int32)
+        self._prompt = np.zeros(max_seqs, np.int32)  # lengths of prompts
         self._copied = np.zeros((len(tables), max_seqs), np.int64).tolist()  # table entries that are up to date
         self._nulled = np.zeros((len(tables), max_seqs), np.int64).tolist()
 
@@ -91,7 +93,7 @@ class InputBatch:
     def _bind(self, request: Request) -> None:
         row = request.row = heapq.heappop(self._free_rows)
         self._used_rows.add(row)
-        prompt = len(request.prompt)
+        prompt = self._prompt[row] = len(request.prompt)
         self._tokens[row, :prompt] = request.prompt
         self._tokens[row, prompt : request.num_tokens] = request.outputs
         self._temperature[row] = 0.0 if request.params.greedy else request.params.temperature
@@ -116,6 +118,8 @@ class InputBatch:
         position = np.arange(total) + np.repeat(start - offset, count)
         self._inputs["positions"][:total] = position
         self._inputs["ids"][:total] = self._tokens[token_row, position]
+        if "lengths" in self._inputs:
+            self._inputs["lengths"][:total] = np.maximum(self._prompt[token_row], position + 1)
         block, within = np.divmod(position, self._block_size)
         for table in self._tables:
             blocks = self._inputs[table.block_tables][token_row, block]

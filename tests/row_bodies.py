@@ -121,7 +121,8 @@ def arithmetic(dtype: DType, rows: int = 4) -> Case:
     outs += [b.op(f"tensor.{n}", x, y) for n in ("sub", "div", "maximum", "minimum")]
     outs += [b.op("tensor.pow", y, b.scalar(e)) for e in (2, 3.0, 0.5, -0.5, 1.7)]
     outs += [b.op(f"tensor.{n}", x, dims=(-1,), keepdim=True) for n in ("sum", "mean", "max", "min")]
-    outs.append(b.op("tensor.where", b.op("tensor.gt", x, b.scalar(0.0)), x, y))
+    chosen = b.op("tensor.where", b.op("tensor.gt", x, b.scalar(0.0)), x, y)
+    outs += [chosen, b.op("tensor.mul", chosen, y), b.op("tensor.sub", y, chosen)]
     outs.append(b.op("tensor.argmax", b.op("tensor.cast", x, dtype=DType.F32), dim=1, keepdim=False))
     outs.append(b.op("tensor.expand", b.op("tensor.view", x, shape=(T, 3, 1, 7)), shape=(T, 3, 2, 7)))
     outs.append(b.op("tensor.permute", b.op("tensor.view", x, shape=(T, 3, 7, 1)), perm=(0, 2, 1, 3)))

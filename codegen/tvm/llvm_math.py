@@ -22,6 +22,12 @@ def _fma(b: Body, x: str, y: str, z: str) -> str:
     return b.fma(x, y, z)
 
 
+@helper("inf_where", "fff->f")
+def _where(b: Body, mask: str, x: str, y: str) -> str:
+    """x where the mask is not zero, else y."""
+    return b.select(b.fcmp("une", mask, b.const("f", 0.0)), x, y)
+
+
 @helper("inf_vmax", "ff->f")
 def _vmax(b: Body, x: str, y: str) -> str:
     """The larger one; the second argument if either is NaN (one instruction)."""

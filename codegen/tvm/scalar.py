@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from inferir.codegen.tvm.llvm_lib import call
-from inferir.codegen.tvm.source import f32, splat
+from inferir.codegen.tvm.source import f32, splat, vtype
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph import Attrs
@@ -84,6 +84,8 @@ def elementwise(op: str, args: Sequence[str], lanes: int, attrs: Attrs, floats: 
         return f"T.bitwise_or({args[0]}, {args[1]})"
     if name == "logical_not":
         return f"T.Not({args[0]})"
+    if name == "where" and floats:  # TVM's simplifier fails on arithmetic with a floating-point Select
+        return call("inf_where", lanes, f'T.Cast("{vtype("float32", lanes)}", {args[0]})', args[1], args[2])
     if name == "where":
         return f"T.Select({args[0]}, {args[1]}, {args[2]})"
     if name == "gelu":
