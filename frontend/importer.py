@@ -131,6 +131,11 @@ class Importer:
         assert isinstance(val, torch.Tensor)
         return val
 
+    def argument(self, index: int) -> Any:
+        """The traced value of an argument (a tensor for its shape and dtype, or a number)."""
+        argument = self.node.args[index]
+        return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+
     def refuse(self, reason: str) -> UntraceableError:
         """An error that names operator, module and source line of the current node."""
         return UntraceableError(self.describe(reason))
