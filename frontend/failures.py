@@ -128,14 +128,14 @@ def explain_sizes(error: BaseException, model: torch.nn.Module, retrace: Callabl
     with GuardWatch(model) as watch, contextlib.suppress(Exception):
         retrace()
     hint = "the code depends on the number of tokens; it must be correct for any number"
+    # That two inputs have one length is no restriction.
+    watch.found = [(module, guard) for module, guard in watch.found if len(guard.expr.free_symbols) == 1]
     if not watch.found:
         return UntraceableError(f"cannot trace: {one_line(error, 240)}. Hint: {hint}")
     module, guard = watch.found[0]
     module = module or type(model).__name__
-    symbols = sorted(map(str, guard.expr.free_symbols))
-    condition = str(guard.expr)
-    if len(symbols) == 1:
-        condition = condition.replace(symbols[0], "tokens")
+    (symbol,) = guard.expr.free_symbols
+    condition = str(guard.expr).replace(str(symbol), "tokens")
     place = str(guard.sloc).strip("()").split(" in ")[0]  # torch shortens the path
     internal = any(part in place for part in ("torch/", "_export/", "_subclasses/", "_prims", "_refs/", "_ops.py"))
     where = "" if internal or not place else f" ({os.path.basename(place)})"

@@ -102,15 +102,22 @@ class ModelSource:
             return GgufWeights(self.path, self.dtype)
         return FolderWeights(self.path)
 
-    def description_digest(self) -> str:
-        """Hex digest of what decides the traced graph apart from weights: the configuration and the served type.
+    @functools.cached_property
+    def separate_head(self) -> tuple[str, str] | None:
+        """See `FolderWeights.separate_head`; None for a GGUF file, whose config already says it."""
+        return self.weights.separate_head() if isinstance(self.weights, FolderWeights) else None
 
-        Reads no weights and imports neither torch nor transformers. Of a GGUF file the whole content counts.
+    def description_digest(self) -> str:
+        """Hex digest of what decides the traced graph: the configuration, the served type, and whether the checkpoint
+        has an output head of its own.
+
+        Imports neither torch nor transformers. Of a GGUF file the whole content counts.
         """
         if self.kind == "gguf":
             body = self._file_digest
         else:
-            body = json.dumps([read_json(self.path / "config.json"), self.generation_config], sort_keys=True)
+            described = [read_json(self.path / "config.json"), self.generation_config, self.separate_head is None]
+            body = json.dumps(described, sort_keys=True)
             code = sorted(self.path.glob("*.py")) if self.trust_remote_code else []
             body += "".join(f" {f.name} {hashlib.sha256(f.read_bytes()).hexdigest()}" for f in code)
         return hashlib.sha256(f"{self.kind} {self.dtype.value} {body}".encode()).hexdigest()

@@ -169,19 +169,11 @@ def _untied_if_different(source: ModelSource) -> Any:
     part = text_config(config)
     if source.kind != "folder" or not getattr(part, "tie_word_embeddings", False):
         return config
-    names = source.weights.names()
-    heads = [n for n in names if n.rpartition(".")[0].endswith(("lm_head", "embed_out"))]
-    tables = [n for n in names if n.endswith(("embed_tokens.weight", "wte.weight", "embed_in.weight"))]
-    if len(heads) != 1 or len(tables) != 1:
-        return config
-    head, table = (source.weights.load(n) for n in (heads[0], tables[0]))
-    if not torch.equal(head, table):
-        warnings.warn(
-            f"the config ties {heads[0]!r} to {tables[0]!r}, but the checkpoint holds different values; "
-            "they are not tied",
-            WeightWarning,
-            stacklevel=3,
-        )
+    separate = source.separate_head
+    if separate is not None:
+        head, table = separate
+        message = f"the config ties {head!r} to {table!r}, but the checkpoint holds different values; they are not tied"
+        warnings.warn(message, WeightWarning, stacklevel=3)
         config.tie_word_embeddings = part.tie_word_embeddings = False
     return config
 

@@ -140,6 +140,16 @@ class FolderWeights:
             self._maps[file] = MappedFile(file)
         return self._maps[file]
 
+    def separate_head(self) -> tuple[str, str] | None:
+        """Names of output head and embedding table if the checkpoint holds both with different contents."""
+        heads = [n for n in self.entries if n.endswith(("lm_head.weight", "embed_out.weight"))]
+        tables = [n for n in self.entries if n.endswith(("embed_tokens.weight", "wte.weight", "embed_in.weight"))]
+        if len(heads) != 1 or len(tables) != 1:
+            return None
+        head, table = (self.entries[n] for n in (heads[0], tables[0]))
+        same = self._map(head.file).bytes(head) == self._map(table.file).bytes(table)
+        return None if same else (heads[0], tables[0])
+
     def fingerprint(self) -> str:
         """Depends on names, types and contents, not on how tensors are spread over files."""
 

@@ -245,6 +245,9 @@ def test_different_tied_tensors_are_untied_with_a_warning(save_tiny: SaveTiny, e
     with pytest.warns(WeightWarning, match=r"ties 'lm_head.weight' to 'model.embed_tokens.weight'"):
         traced = trace(source)
     assert "lm_head.weight" in traced.weight_types
+    tied = edited(save_tiny("llama", tie_word_embeddings=True))
+    assert source.separate_head == ("lm_head.weight", "model.embed_tokens.weight")
+    assert load_source(str(tied)).separate_head is None
     (want,) = eager_logits(source, [[5, 6, 7]])
     from inferir.ir.interpreter import interpret
 
