@@ -151,7 +151,7 @@ def _content(name: str, type_: TensorType, recipe: Graph | None, load: LoadTenso
         tensor = evaluate_recipe(recipe, load) if recipe is not None else load(name).contiguous()
     if tuple(tensor.shape) != type_.concrete({}) or tensor.dtype != torch_dtype(type_.dtype):
         raise ArtifactError(f"weight {name!r} is {tensor.dtype}{list(tensor.shape)}, expected {type_}")
-    content = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+    content: bytes = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
     if store.cache.root is not None and not store.cache.readonly:
         store.cache.put(KIND, key, {"tensor": content})
     return content

@@ -1,0 +1,173 @@
+"""The compile cache as its users meet it: shared, damaged, moved, read-only, switched off, killed half-way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import families
+import numpy as np
+import pytest
+
+from inferir import LLM
+from inferir.codegen.cache import CompileCache
+from inferir.compiler import CompileOptions, CompileReport, compile_model
+from inferir.ir.errors import CacheError
+
+PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+LIMITS: dict[str, Any] = {"max_num_batched_tokens": 8, "max_num_seqs": 2, "buckets": "1-8", "block_size": 16, "jobs": 1}
+LIMITS |= {"dtype": "f32", "max_model_len": 64}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return families.write(families.llama(), tmp_path_factory.mktemp("model") / "m")
+
+
+def compile_with(model: Path, out: Path, cache: Path | None, **options: Any) -> CompileReport:
+    return compile_model(str(model), out, CompileOptions(**{**LIMITS, **options}), cache=CompileCache(cache))
+
+
+def logits(artifact: Path) -> np.ndarray:
+    with LLM(artifact, threads=1) as llm:
+        return llm.logits([PROMPT])[0]
+
+
+@pytest.fixture(scope="module")
+def warm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds everything for `model` with `LIMITS`. Copy it before changing it."""
+    root = tmp_path_factory.mktemp("warm")
+    compile_with(model, root / "art", root / "cache")
+    return root
+
+
+def command(model: Path, out: Path, cache: Path) -> subprocess.Popen[str]:
+    flags = ["--dtype", "f32", "--max-model-len", "64", "--max-num-batched-tokens", "8", "--max-num-seqs", "2"]
+    flags += ["--buckets", "1-8", "--block-size", "16", "--jobs", "1"]
+    return subprocess.Popen(
+        [sys.executable, "-c", "from inferir.cli import main; main()", "compile", str(model), "-o", str(out), *flags],
+        env={**os.environ, "INFERIR_CACHE": str(cache)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def leftovers(cache: Path) -> list[Path]:
+    return [p for p in cache.rglob("*") if ".tmp" in p.name or p.parent.name == "incoming"]
+
+
+def test_processes_that_compile_at_once_all_succeed(model: Path, tmp_path: Path) -> None:
+    running = [command(model, tmp_path / f"art{i}", tmp_path / "cache") for i in range(3)]
+    for process in running:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    libraries = [(tmp_path / f"art{i}" / "kernels" / "t1-8.so").read_bytes() for i in range(3)]
+    assert libraries[0] == libraries[1] == libraries[2]
+    again = compile_with(model, tmp_path / "again", tmp_path / "cache")
+    assert again.misses == 0
+    assert again.hits > 3
+    assert leftovers(tmp_path / "cache") == []
+
+
+def test_every_setting_gives_what_a_fresh_cache_gives(model: Path, tmp_path: Path) -> None:
+    first = {"dtype": "f32", "opt_level": 2, "block_size": 16, "max_model_len": 64}
+    changes: list[dict[str, Any]] = [
+        {},
+        {"dtype": "bf16"},
+        {"opt_level": 0},
+        {"block_size": 32},
+        {"max_model_len": 32},
+        {},
+    ]
+    for i, change in enumerate(changes):
+        options = {**first, **change}
+        compile_with(model, tmp_path / f"shared{i}", tmp_path / "cache", **options)
+        compile_with(model, tmp_path / f"fresh{i}", None, **options)
+        assert np.array_equal(logits(tmp_path / f"shared{i}"), logits(tmp_path / f"fresh{i}")), change
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "flip", "delete"])
+def test_a_damaged_file_is_named_and_rebuilt(
+    damage: str, model: Path, warm: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache"
+    shutil.copytree(warm / "cache", cache)
+    entries = cache / "v1" / "entries"
+    hurt = [
+        next(p for p in sorted((entries / kind).rglob("*")) if p.is_file()) for kind in ("graph", "bucket", "weight")
+    ]
+    for file in hurt:
+        content = file.read_bytes()
+        if damage == "half":
+            file.write_bytes(content[: len(content) // 2])
+        elif damage == "empty":
+            file.write_bytes(b"")
+        elif damage == "flip":
+            middle = len(content) // 2
+            file.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+        else:
+            file.unlink()
+    report = compile_with(model, tmp_path / "art", cache)
+    assert report.misses == len(hurt)
+    for file in hurt:
+        assert str(file) in caplog.text
+    assert np.array_equal(logits(tmp_path / "art"), logits(warm / "art"))
+    assert compile_with(model, tmp_path / "art", cache).misses == 0
+
+
+def test_model_and_cache_may_move(model: Path, warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved, cache = tmp_path / "elsewhere" / "renamed", tmp_path / "other" / "cache"
+    shutil.copytree(model, moved)
+    shutil.copytree(warm / "cache", cache)
+    for file in [*moved.rglob("*"), *cache.rglob("*")]:
+        os.utime(file, (1, 1))
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    report = compile_with(moved, tmp_path / "art", cache)
+    assert report.misses == 0
+    changed = compile_with(moved, tmp_path / "art", cache, block_size=32)
+    assert any("block" in reason for reason in changed.reasons), changed.reasons
+
+
+def test_a_readonly_cache_that_has_everything_is_enough(model: Path, warm: Path, tmp_path: Path) -> None:
+    before = sorted(p for p in (warm / "cache").rglob("*"))
+    options = CompileOptions(**LIMITS)
+    report = compile_model(str(model), tmp_path / "art", options, cache=CompileCache(warm / "cache", readonly=True))
+    assert report.misses == 0
+    assert sorted(p for p in (warm / "cache").rglob("*")) == before
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(CacheError, match=str(empty)):
+        compile_model(str(model), tmp_path / "no", options, cache=CompileCache(empty, readonly=True))
+    assert not (tmp_path / "no").exists()
+
+
+def test_without_a_cache_nothing_is_kept(
+    model: Path, warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    compile_with(model, tmp_path / "art", None)
+    assert np.array_equal(logits(tmp_path / "art"), logits(warm / "art"))
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+def test_a_killed_compile_leaves_nothing_in_the_way(model: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for seconds in (0.5, 3.0, 5.0):
+        process = command(model, tmp_path / "art", cache)
+        time.sleep(seconds)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    process = command(model, tmp_path / "art", cache)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert logits(tmp_path / "art").shape[0] == len(PROMPT)
+    assert leftovers(cache) == []
