@@ -12,7 +12,7 @@ from inferir.artifact_graph import Run, read_sections
 from inferir.artifact_svg import reuse, section_svg
 from inferir.commands.console import size
 from inferir.commands.memory_table import memory_rows
-from inferir.inspect_artifact import ArtifactView, bucket_rows, short_provenance, summary
+from inferir.inspect_artifact import ArtifactView, bucket_rows, buckets_text, short_provenance, summary
 from inferir.ir.errors import InferirError
 
 _TEMPLATE = Path(__file__).with_name("artifact_page.html")
@@ -36,7 +36,7 @@ def artifact_page(view: ArtifactView) -> str:
         summary=summary(view),
         memory=memory_rows(view.manifest),
         buckets=[(*row[:-1], size(int(row[-1]))) for row in bucket_rows(view.manifest)],
-        kernels=[(k, short_provenance(k.provenance)) for k in view.kernels],
+        kernels=[(k, buckets_text(view, k), short_provenance(k.provenance)) for k in view.kernels],
         runs=[_run(run, number) for number, run in enumerate(runs)],
         files=[(name, size(record.bytes), record.sha256) for name, record in view.manifest.files.items()],
         refusals=view.refusals(),

@@ -93,6 +93,11 @@ def _kernel_uses(buckets: Iterable[BucketRecord]) -> list[KernelUse]:
     return uses
 
 
+def buckets_text(view: ArtifactView, kernel: KernelUse) -> str:
+    """The names of the kernel's buckets, or "all"."""
+    return "all" if len(kernel.buckets) == len(view.manifest.buckets) else " ".join(kernel.buckets)
+
+
 def short_provenance(paths: Iterable[str]) -> str:
     """Module paths for people: those that differ only in a layer number become one, with the number of layers."""
     merged = Counter(_NUMBER.sub("*", p) for p in paths)

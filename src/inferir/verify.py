@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,8 +20,19 @@ from inferir.ir.dtypes import DType
 from inferir.ir.errors import InferirError
 from inferir.llm import LLM, SamplingParams
 from inferir.verify_cases import Schedule, schedules, steps, token_pool
-from inferir.verify_checks import Check, Greedy, Observed, Row, check_all, measure, scale_of
-from inferir.verify_metrics import Rows, top2_gap
+from inferir.verify_checks import (
+    LOGIT_BOUND,
+    Check,
+    Far,
+    Greedy,
+    Observed,
+    Row,
+    beyond,
+    check_all,
+    measure,
+    scale_of,
+)
+from inferir.verify_metrics import Rows, distances, top2_gap
 
 
 class Progress(Protocol):
@@ -177,6 +188,32 @@ def compare(seen: Observed, source: Any, manifest: Manifest, say: Progress) -> V
             (rows,) = eager_logits(source, [[*prompt, *theirs[:matched]]], model=model)
             gap = top2_gap(rows[-1].numpy())
         greedy.append(Greedy(len(prompt), len(ours), matched, gap))
+    bound, far = LOGIT_BOUND * scale_of(reference), []
+    if dtype is DType.F32:
+        far = judge(beyond(seen, reference, bound), seen, reference, lambda ids: double_logits(model, ids))
     measured = measure(seen, reference, own)
-    checks = check_all(measured, greedy, seen, manifest, scale_of(reference))
-    return VerifyReport(Path(), source.spec, dtype, measured, greedy, checks)
+    checks = check_all(measured, greedy, seen, manifest, bound, far)
+    return VerifyReport(Path(), source.spec, dtype, measured.rows, greedy, checks)
+
+
+def judge(far: list[Far], seen: Observed, reference: list[Rows], precise: Callable[[list[int]], Rows]) -> list[Far]:
+    """`far` with the rounding of eager's own logits, from `precise`, up to the first position that has no excuse."""
+    rounding: dict[int, Any] = {}
+    out = []
+    for number, place in enumerate(far):
+        if place.sequence not in rounding:
+            ids = seen.sequences[place.sequence]
+            rounding[place.sequence] = distances(reference[place.sequence], precise(ids)).max_abs
+        found = replace(place, rounding=float(rounding[place.sequence][place.position]))
+        out.append(found)
+        if not found.excused:
+            return out + far[number + 1 :]
+    return out
+
+
+def double_logits(model: Any, ids: list[int]) -> Rows:
+    """Logits [len(ids), V] of a torch model computed in float64; the model is in float64 afterwards."""
+    from inferir.frontend.eager import model_logits
+
+    logits: Rows = model_logits(model.double(), ids).numpy()
+    return logits

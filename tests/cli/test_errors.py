@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import subprocess
@@ -55,24 +54,21 @@ def test_no_such_model(fails: Callable[..., str], art: Path, tmp_path: Path) -> 
 
 
 def test_an_architecture_that_cannot_be_traced(fails: Callable[..., str], art: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "moe"
-    folder.mkdir()
-    config = {
-        "model_type": "qwen2_moe",
-        "architectures": ["Qwen2MoeForCausalLM"],
-        "dtype": "float32",
-        "hidden_size": 64,
-        "intermediate_size": 64,
-        "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "num_experts": 4,
-        "vocab_size": 64,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    line = fails("compile", folder, "-o", art)
+    from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
+
+    config = Qwen2MoeConfig(
+        hidden_size=64,
+        intermediate_size=64,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_experts=4,
+        vocab_size=64,
+    )
+    Qwen2MoeForCausalLM(config).save_pretrained(tmp_path / "moe")
+    line = fails("compile", tmp_path / "moe", "-o", art)
     assert "model.layers.0.mlp" in line
     assert "aten." in line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferir.commands.console import age, count, seconds, size
+from inferir.commands.console import age, count, seconds, shortened, size
 from inferir.commands.units import duration_seconds, size_bytes
 from inferir.ir.errors import InferirError
 
@@ -62,3 +62,8 @@ def test_age(value: float, expected: str) -> None:
 )
 def test_count(number: int, noun: str, expected: str) -> None:
     assert count(number, noun) == expected
+
+
+def test_shortened() -> None:
+    assert shortened("x" * 100) == "x" * 100
+    assert shortened("x" * 1234) == "x" * 70 + "… (1,234 characters)"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferir.commands import arguments as a
-from inferir.commands.console import age, count, plain, print_json, show, size, table
+from inferir.commands.console import age, count, plain, print_json, shortened, show, size, table
 from inferir.commands.units import duration_seconds, size_bytes
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def explain(
         return
     from inferir.ir.cache_key import leaves
 
-    rows = [(".".join(path), text) for path, text in sorted(leaves(entry.components).items())]
+    rows = [(".".join(path), shortened(text)) for path, text in sorted(leaves(entry.components).items())]
     files = f"{count(len(entry.files), 'file')} ({', '.join(entry.files)}), {size(entry.nbytes)}"
     show(plain(f"{entry.kind} {entry.digest}\n{files}"), table("", ("component", "value"), rows))
 
@@ -138,7 +138,8 @@ def _what(entry: EntryInfo) -> str:
             kind = "decode " if bucket.get("decode") else ""
             low, high = bucket.get("lo", 0), bucket.get("hi", 0) - 1
             tokens = str(low) if low == high else f"{low}-{high}"
-            return f"{kind}{tokens} tokens, {target.get('name', '?')}, {count(len(c.get('regions') or ()), 'kernel')}"
+            noun = "token" if high == 1 else "tokens"
+            return f"{kind}{tokens} {noun}, {target.get('name', '?')}, {count(len(c.get('regions') or ()), 'kernel')}"
         case "graph":
             return f"model {str(c.get('model', '?'))[:12]}"
         case "weight":

@@ -78,6 +78,11 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def shortened(text: str, most: int = 100) -> str:
+    """`text`, its end replaced by its length if it is longer than `most`."""
+    return text if len(text) <= most else f"{text[: most - 30]}… ({len(text):,} characters)"
+
+
 def size(nbytes: float) -> str:
     """`nbytes` for people, such as 12.3 MiB."""
     if nbytes < 1024:

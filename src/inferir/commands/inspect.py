@@ -48,11 +48,11 @@ def inspect(
 
 def _print(view: ArtifactView) -> None:
     from inferir.commands.memory_table import memory_rows
-    from inferir.inspect_artifact import bucket_rows, short_provenance, summary
+    from inferir.inspect_artifact import bucket_rows, buckets_text, short_provenance, summary
 
     buckets = [(*row[:-1], size(int(row[-1]))) for row in bucket_rows(view.manifest)]
     kernels = [
-        (k.name, str(k.calls), k.tile_text, " ".join(k.buckets), short_provenance(k.provenance)) for k in view.kernels
+        (k.name, str(k.calls), k.tile_text, buckets_text(view, k), short_provenance(k.provenance)) for k in view.kernels
     ]
     refused = len(view.refusals())
     show(
