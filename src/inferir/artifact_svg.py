@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 
 from inferir.artifact_graph import RegionBox
 
 WIDTH = 620
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)", re.MULTILINE)
 _LEFT, _BOX = 70, 520
 _LINE, _PAD, _GAP = 17, 10, 26
 _CHARS = 70  # that fit into a box in the small font
@@ -45,7 +47,7 @@ def _height(region: RegionBox) -> int:
 def _box(region: RegionBox, top: int) -> str:
     height = _height(region)
     kernels = ", ".join(region.kernels) or "no kernel"
-    full = escape(f"{region.module}\n{kernels}\n" + "\n".join(region.weights))
+    full = escape(any_layer("\n".join((region.module, kernels, *region.weights))))
     rows = [
         f'<g class="{escape(region.anchor)}"><title>{full}</title>',
         f'<rect x="{_LEFT}" y="{top}" width="{_BOX}" height="{height}" rx="6"/>',
@@ -93,10 +95,15 @@ def _lane(lanes: list[int], source: int, target: int) -> int:
     return min(len(lanes) - 1, 3)
 
 
+def any_layer(text: str) -> str:
+    """`text` with layer numbers in module paths as `*`: a drawing may stand for several layers."""
+    return _NUMBER.sub("*", text)
+
+
 def _tail(weight: str) -> str:
-    """The end of a weight's name, from its module on."""
-    parts = weight.split(".")
-    return ".".join(parts[-3:]) if len(parts) > 3 else weight
+    """The end of a weight's name, from its module on, without a layer number."""
+    parts = weight.split(".")[-3:]
+    return ".".join(parts[1:] if parts[0].isdigit() else parts)
 
 
 def _wrap(text: str) -> list[str]:

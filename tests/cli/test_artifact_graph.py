@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -96,6 +97,14 @@ def test_the_drawing_has_a_box_per_region_and_an_arrow_per_value() -> None:
         assert float(rect.attrib["y"]) + float(rect.attrib["height"]) < height
     copy = ET.fromstring(reuse(regions, "s"))
     assert (copy.attrib["height"], copy.find("use").attrib["href"]) == (svg.attrib["height"], "#s")  # type: ignore[union-attr]
+
+
+def test_a_drawing_names_no_layer() -> None:
+    region = RegionBox("a", "rowwise", "d", ("k0_a",), "m.3.mlp", (), ("m.layers.3.mlp.w",), (), (), False)
+    text = "".join(ET.fromstring(section_svg([region], "s")).itertext())
+    assert "m.*.mlp" in text
+    assert "weights: mlp.w" in text
+    assert not re.search(r"\.\d", text)
 
 
 def test_long_lines_are_wrapped() -> None:
