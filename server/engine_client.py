@@ -1,0 +1,265 @@
+"""The front process's side of the engine: starts it, watches it, starts it again, and routes what it sends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from inferir.ir.errors import EngineError, InferirError
+from inferir.server import messages as m
+from inferir.server.engine_process import LINGER_MS, PARENT
+from inferir.server.errors import ApiError, engine_died, not_ready
+
+BACKOFF = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before each restart; after the last one fails, the server gives up
+PING_SECONDS = 1.0
+SILENT_SECONDS = 20.0  # an engine that says nothing for so long is not ready
+
+log = logging.getLogger("inferir.server")
+
+
+@dataclass(eq=False)
+class Job:
+    """A request in the engine: `inbox` gets `(index, event)`, or the error that ended it."""
+
+    id: str
+    index: int
+    inbox: asyncio.Queue[tuple[int, m.TokenEvent | ApiError]]
+    accepted: asyncio.Future[None]
+    finished: bool = False
+
+
+@dataclass
+class EngineProcessHandle:
+    """A started child with the socket that leads to it."""
+
+    child: subprocess.Popen[bytes]
+    socket: zmq.asyncio.Socket
+    folder: Path
+
+    def close(self, *, kill: bool) -> None:
+        """End the child and leave nothing of it behind."""
+        if kill and self.child.poll() is None:
+            self.child.kill()
+        self.child.wait()
+        self.socket.close(linger=0)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def start_child(artifact: Path, options: Mapping[str, Any], context: zmq.asyncio.Context) -> EngineProcessHandle:
+    """Bind a socket in a private folder and start an engine process that connects to it."""
+    folder = Path(tempfile.mkdtemp(prefix="inferir-"))
+    address = f"ipc://{folder}/engine"
+    socket = context.socket(zmq.PAIR)
+    for option in (zmq.SNDHWM, zmq.RCVHWM):
+        socket.setsockopt(option, 0)
+    socket.setsockopt(zmq.LINGER, LINGER_MS)
+    socket.bind(address)
+    command = [sys.executable, "-P", "-m", "inferir.server.engine_process", address, str(artifact), json.dumps(options)]
+    child = subprocess.Popen(command, env={**os.environ, PARENT: str(os.getpid())}, stdin=subprocess.DEVNULL)
+    return EngineProcessHandle(child, socket, folder)
+
+
+@dataclass
+class EngineClient:
+    """One engine process at a time.
+
+    `phase` is "loading" until the first one is ready, "ready", "restarting" after one died, "failed" when no restart
+    helps, and "stopped". `failure` is then the reason.
+    """
+
+    artifact: Path
+    options: Mapping[str, Any]
+    on_updates: Callable[[m.Updates], None] = lambda updates: None
+    phase: str = "loading"
+    failure: InferirError | None = None
+    stats: m.Stats = field(default_factory=m.Stats)
+    capacity: int = 0
+    restarts: int = 0
+
+    def __post_init__(self) -> None:
+        self._context = zmq.asyncio.Context()
+        self._jobs: dict[str, Job] = {}
+        self._ids = itertools.count()
+        self._handle: EngineProcessHandle | None = None
+        self._heard = time.monotonic()
+        self._changed = asyncio.Event()
+        self._supervisor: asyncio.Task[None] | None = None
+
+    @property
+    def responsive(self) -> bool:
+        """Whether the engine is ready and has spoken lately."""
+        return self.phase == "ready" and time.monotonic() - self._heard < SILENT_SECONDS
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that were added and have not ended."""
+        return len(self._jobs)
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._handle is None else self._handle.child.pid
+
+    def start(self) -> None:
+        """Start the engine process and watch it; call once, in the loop's thread."""
+        self._handle = start_child(self.artifact, self.options, self._context)
+        self._supervisor = asyncio.create_task(self._supervise())
+
+    async def wait_failed(self) -> InferirError:
+        """Wait until no engine will come any more."""
+        while self.failure is None:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.failure
+
+    async def add(
+        self,
+        prompt: list[int],
+        params: dict[str, Any],
+        index: int,
+        inbox: asyncio.Queue[tuple[int, m.TokenEvent | ApiError]],
+    ) -> Job:
+        """Give a request to the engine. Raises `ApiError` if it is refused, or no engine is there."""
+        if self.phase != "ready":
+            raise not_ready(self.phase)
+        job = Job(f"r{next(self._ids)}", index, inbox, asyncio.get_running_loop().create_future())
+        self._jobs[job.id] = job
+        try:
+            await self._send(m.Add(job.id, prompt, params))
+            await job.accepted
+        except BaseException:
+            await self.abort(job)
+            raise
+        return job
+
+    async def abort(self, job: Job) -> None:
+        """Forget a request; the engine stops it if it still runs."""
+        self._jobs.pop(job.id, None)
+        if not job.finished:
+            job.finished = True
+            with contextlib.suppress(EngineError):
+                await self._send(m.Abort(job.id))
+
+    def fail_all(self, error: ApiError) -> None:
+        """End every request with an error."""
+        for job in list(self._jobs.values()):
+            if job.accepted.done():
+                job.inbox.put_nowait((job.index, error))
+            else:
+                job.accepted.set_exception(error)
+        for job in list(self._jobs.values()):
+            self._jobs.pop(job.id, None)
+
+    async def stop(self) -> None:
+        """End the engine process: by a message, and by force if it does not listen."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervisor
+        if self._handle is not None:
+            with contextlib.suppress(EngineError):
+                if self.phase == "ready":
+                    await self._send(m.Shutdown())
+                    for _ in range(40):
+                        if self._handle.child.poll() is not None:
+                            break
+                        await asyncio.sleep(0.025)
+            self._handle.close(kill=True)
+        self.phase = "stopped"
+        self._context.destroy(linger=0)
+
+    async def _send(self, message: m.ToEngine) -> None:
+        if self._handle is None or self._handle.socket.closed:
+            raise EngineError("the engine process is not running")
+        await self._handle.socket.send(m.encode(message))
+
+    async def _supervise(self) -> None:
+        """Serve one child after the other, until one cannot be started."""
+        attempt = 0
+        while True:
+            assert self._handle is not None
+            failed = await self._serve(self._handle)
+            was_ready = self.phase == "ready"
+            status = self._handle.child.poll()
+            self.phase = "restarting" if was_ready or self.restarts else self.phase
+            self.stats = m.Stats()
+            self.fail_all(engine_died())
+            self._handle.close(kill=True)
+            attempt = 0 if was_ready else attempt + 1
+            if failed is not None or attempt >= len(BACKOFF) or (not was_ready and self.restarts == 0):
+                text = failed.message if failed else f"the engine process ended with status {status} while loading"
+                self._give_up(text, failed.exit_code if failed else 1)
+                return
+            log.error("the engine process ended with status %s; starting it again", status)
+            self.restarts += 1
+            await asyncio.sleep(BACKOFF[attempt])
+            self._handle = start_child(self.artifact, self.options, self._context)
+
+    def _give_up(self, message: str, exit_code: int) -> None:
+        self.failure = EngineError(message)
+        self.failure.exit_code = exit_code
+        self.phase = "failed"
+        self._changed.set()
+
+    async def _serve(self, handle: EngineProcessHandle) -> m.Failed | None:
+        """Route messages until the child ends; what it said of the reason, if it knew."""
+        last_ping = 0.0
+        while True:
+            if await handle.socket.poll(100):
+                message = m.from_engine.decode(await handle.socket.recv())
+                self._heard = time.monotonic()
+                if isinstance(message, m.Failed):
+                    return message
+                self._route(message, handle)
+            elif handle.child.poll() is not None:
+                return None
+            if time.monotonic() - last_ping > PING_SECONDS and self.phase == "ready":
+                last_ping = time.monotonic()
+                await self._send(m.Ping())
+
+    def _route(self, message: m.FromEngine, handle: EngineProcessHandle) -> None:
+        match message:
+            case m.Updates():
+                self.stats = message.stats
+                for event in message.events:
+                    self._deliver(event)
+                self.on_updates(message)
+            case m.Stats():
+                self.stats = message
+            case m.Accepted():
+                job = self._jobs.get(message.id)
+                if job is not None and not job.accepted.done():
+                    job.accepted.set_result(None)
+            case m.Refused():
+                job = self._jobs.pop(message.id, None)
+                if job is not None and not job.accepted.done():
+                    job.finished = True
+                    job.accepted.set_exception(ApiError.refused(message))
+            case m.Ready():
+                shutil.rmtree(handle.folder, ignore_errors=True)  # both ends are connected
+                self.capacity = message.capacity
+                self.phase = "ready"
+
+    def _deliver(self, event: m.TokenEvent) -> None:
+        job = self._jobs.get(event.id)
+        if job is None:
+            return
+        if event.finish_reason is not None:
+            job.finished = True
+            del self._jobs[event.id]
+        job.inbox.put_nowait((job.index, event))
