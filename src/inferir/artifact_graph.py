@@ -13,7 +13,9 @@ from inferir.ir.graph import Graph, Node
 from inferir.ir.parser import parse_graph
 
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
-_QUIET = frozenset({"core.input", "core.weight", "core.scalar", "core.constant", "tensor.view", "tensor.slice", "tensor.cast"})
+_QUIET = frozenset(
+    {"core.input", "core.weight", "core.scalar", "core.constant", "tensor.view", "tensor.slice", "tensor.cast"}
+)
 
 
 @dataclass(frozen=True)
