@@ -70,3 +70,11 @@ class RequestError(EngineError):
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+
+
+class QueueFullError(EngineError):
+    """Too many requests are waiting already; nothing is wrong with this one. `waiting` says how many."""
+
+    def __init__(self, message: str, waiting: int) -> None:
+        super().__init__(message)
+        self.waiting = waiting

@@ -42,5 +42,5 @@ def build_engine(artifact: LoadedArtifact, options: EngineOptions | None = None)
     tokenizer = Tokenizer.load(artifact.tokenizer_dir) if has_tokenizer else None
     limits = ModelLimits(manifest.model.vocab_size, frozenset(manifest.model.eos_token_ids), max_model_len)
     executor = CpuExecutor(artifact, num_blocks, threads)
-    cache = KVCache(tables, BlockPool(num_blocks))
+    cache = KVCache(tables, BlockPool(num_blocks), prefix_caching=options.enable_prefix_caching)
     return Engine(executor, cache, scheduler, limits, tokenizer, block_size=manifest.limits.block_size)

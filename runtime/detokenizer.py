@@ -95,9 +95,13 @@ class Detokenizer:
         """Everything given out so far."""
         return "".join(self._parts)
 
-    def push(self, token: int) -> str:
-        """Text that `token` lets go. If it completes a stop string, the text ends there and `stopped_by` is set."""
-        return self._take(self._decoder.push(token))
+    def push(self, token: int, *, may_stop: bool = True) -> str:
+        """Text that `token` lets go. If it completes a stop string, the text ends there and `stopped_by` is set.
+
+        Stop strings are looked for only in text that came while `may_stop` was true.
+        """
+        text = self._decoder.push(token)
+        return self._take(text) if may_stop else self._give(self._held + text, "")
 
     def finish(self) -> str:
         """The rest of the text, once the last token has been pushed."""

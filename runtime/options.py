@@ -19,7 +19,9 @@ class EngineOptions:
 
     kv_cache_memory: bytes for the KV cache, as a number or like "2GiB". max_num_seqs: requests that run at once.
     max_num_batched_tokens: tokens per step. max_model_len: tokens per request, prompt included. threads: compute
-    threads.
+    threads. enable_prefix_caching: reuse the cache of equal beginnings. scheduling_policy: "fcfs" or "priority".
+    long_prefill_tokens: prompt tokens that one request computes per step at most while there are others. max_waiting:
+    requests that may queue beyond the free seats before `QueueFullError`; None for any number, as for the limit before.
     """
 
     kv_cache_memory: int | str | None = None
@@ -27,6 +29,10 @@ class EngineOptions:
     max_num_batched_tokens: int | None = None
     max_model_len: int | None = None
     threads: int | None = None
+    enable_prefix_caching: bool = True
+    scheduling_policy: str = "fcfs"
+    long_prefill_tokens: int | None = None
+    max_waiting: int | None = None
 
     def model_len(self, limits: LimitsRecord) -> int:
         return _within("max_model_len", self.max_model_len, limits.max_model_len)
@@ -35,7 +41,14 @@ class EngineOptions:
         """Raises `EngineError` naming the option that exceeds what the artifact was compiled for."""
         tokens = _within("max_num_batched_tokens", self.max_num_batched_tokens, limits.max_tokens)
         seqs = _within("max_num_seqs", self.max_num_seqs, min(limits.max_seqs, limits.max_rows))
-        return SchedulerOptions(max_seqs=seqs if self.max_num_seqs else min(seqs, tokens), max_tokens=tokens)
+        return SchedulerOptions(
+            max_seqs=seqs if self.max_num_seqs else min(seqs, tokens),
+            max_tokens=tokens,
+            max_rows=limits.max_rows,
+            policy=self.scheduling_policy,
+            long_prefill=_count("long_prefill_tokens", self.long_prefill_tokens, 1),
+            max_waiting=_count("max_waiting", self.max_waiting, 0),
+        )
 
     def kv_bytes(self) -> int | None:
         return None if self.kv_cache_memory is None else parse_bytes(self.kv_cache_memory, "kv_cache_memory")
@@ -57,4 +70,10 @@ def _within(option: str, value: int | None, limit: int) -> int:
         return limit
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
         raise EngineError(f"{option}={value!r} must be from 1 to {limit}, the limit the artifact was compiled with")
+    return value
+
+
+def _count(option: str, value: int | None, least: int) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        raise EngineError(f"{option}={value!r} must be a number from {least} on")
     return value

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from inferir.runtime.detokenizer import Detokenizer
 from inferir.runtime.kv.cache import SequenceBlocks
+from inferir.runtime.kv.prefix import BlockHashes
+from inferir.runtime.logprobs import TokenLogprobs
 from inferir.runtime.sampling import SamplingParams
 
 
@@ -17,12 +22,75 @@ class Status(enum.Enum):
     FINISHED = "finished"
 
 
+class Matcher(Protocol):
+    """Follows a grammar through the tokens of one request."""
+
+    def fill(self, bitmask: Any) -> object:
+        """Set the bits of the tokens that may come next in `bitmask`, i32 [ceil(vocabulary / 32)]."""
+        ...
+
+    def accept(self, token: int) -> bool:
+        """Go on by `token`; False if the grammar does not allow it."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing may follow."""
+        ...
+
+
+class Grammar(Protocol):
+    """A compiled grammar, shared by requests."""
+
+    def new_state(self) -> Matcher: ...
+
+
+@dataclass(slots=True)
+class Timing:
+    """Seconds on the monotonic clock, None before the event. `scheduled` is the first time that it was."""
+
+    arrival: float = field(default_factory=time.monotonic)
+    scheduled: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    finished: float | None = None
+
+    @property
+    def queue(self) -> float | None:
+        """Seconds until it was scheduled."""
+        return _between(self.arrival, self.scheduled)
+
+    @property
+    def prefill(self) -> float | None:
+        """Seconds from being scheduled to its first token."""
+        return _between(self.scheduled, self.first_token)
+
+    @property
+    def decode(self) -> float | None:
+        """Seconds from its first token to its last."""
+        return _between(self.first_token, self.last_token)
+
+    @property
+    def e2e(self) -> float | None:
+        """Seconds from its arrival to its end."""
+        return _between(self.arrival, self.finished)
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One sequence on its way from `computed` tokens to all of its tokens, and then one more per step.
 
     computed: leading tokens whose keys and values are in the cache. max_total: tokens, prompt included, at which it
-    ends. seed: the 32-bit seed of its draws. row: its row in the input batch while it runs, else -1.
+    ends. seed: the 32-bit seed of its draws. row: its row in the input batch while it runs, else -1. priority: lower
+    numbers go first, under the policy of that name. order: its place among requests of equal priority. hashes: the
+    hash chain of its blocks, None without prefix caching. committed: leading blocks that others may find.
+    cached_tokens: prompt tokens that were found in the cache when it was first admitted. grammar, leader: what it waits
+    for before it is admitted: a grammar to be compiled, a request whose prompt it shares. prompt_logprobs: grows with
+    the prompt's computed part if asked for; its first entry is None.
     """
 
     id: str
@@ -38,8 +106,24 @@ class Request:
     status: Status = Status.WAITING
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    error: str | None = None
     preemptions: int = 0
-    arrival: float = field(default_factory=time.monotonic)
+    priority: int = 0
+    cache_salt: str | None = None
+    adapter: str | None = None
+    order: int = -1
+    hashes: BlockHashes | None = None
+    committed: int = 0
+    cached_tokens: int = 0
+    grammar: Future[Grammar] | None = None
+    matcher: Matcher | None = None
+    leader: Request | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    timing: Timing = field(default_factory=Timing)
+
+    @property
+    def arrival(self) -> float:
+        return self.timing.arrival
 
     @property
     def num_tokens(self) -> int:
@@ -49,3 +133,25 @@ class Request:
     def remaining(self) -> int:
         """Tokens not computed yet; 1 while decoding."""
         return len(self.prompt) + len(self.outputs) - self.computed
+
+    @property
+    def ready(self) -> bool:
+        """Whether nothing that it waits for is outstanding."""
+        if self.grammar is not None and not self.grammar.done():
+            return False
+        leader = self.leader
+        return leader is None or bool(leader.outputs) or leader.status is Status.FINISHED
+
+    def tokens(self, start: int, stop: int) -> Sequence[int]:
+        """Tokens at positions `start` … `stop` - 1."""
+        prompt = len(self.prompt)
+        if stop <= prompt:
+            return self.prompt[start:stop]
+        return self.prompt[start:] + self.outputs[max(0, start - prompt) : stop - prompt]
+
+    def unscored(self, tokens: int) -> range:
+        """Positions among the next `tokens` tokens after which the logits are wanted for prompt log-probabilities."""
+        if self.prompt_logprobs is None:
+            return range(0)
+        start = max(self.computed, len(self.prompt_logprobs) - 1)
+        return range(start, max(start, min(self.computed + tokens, len(self.prompt) - 1)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, KVCacheSpec, SlidingWindowSpec
-from inferir.runtime.kv.managers import BlockTable, manager_for
+from inferir.runtime.kv.managers import BlockTable, Find, manager_for
 from inferir.runtime.kv.pool import BlockPool
+from inferir.runtime.kv.prefix import BlockHashes, PrefixCache, PrefixKey
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,52 @@ SequenceBlocks = tuple[BlockTable, ...]
 
 
 class KVCache:
-    """All block tables over one pool. Room is made for all of a sequence's tables or for none."""
+    """All block tables over one pool. Room is made for all of a sequence's tables or for none.
 
-    def __init__(self, tables: tuple[TableInput, ...], pool: BlockPool) -> None:
+    With `prefix_caching`, blocks that were committed can be attached to later sequences that begin alike, for as long
+    as the pool does not reuse them. That needs tables of one block size; otherwise `prefix` is None.
+    """
+
+    def __init__(self, tables: tuple[TableInput, ...], pool: BlockPool, *, prefix_caching: bool = False) -> None:
         self.tables = tables
         self.pool = pool
         self._managers = tuple(manager_for(t.spec, pool) for t in tables)
+        sizes = {t.spec.block_size for t in tables}
+        self.prefix = PrefixCache() if prefix_caching and len(sizes) == 1 else None
+        self.block_size = next(iter(sizes), 1)
+        if self.prefix is not None:
+            pool.on_reuse = self.prefix.forget
 
     def new_sequence(self) -> SequenceBlocks:
         return tuple(BlockTable() for _ in self._managers)
+
+    def hashes(self, key: PrefixKey) -> BlockHashes | None:
+        """The hash chain of a new sequence; None without prefix caching."""
+        return None if self.prefix is None else BlockHashes(key, self.block_size, self.prefix.secret)
+
+    def attach(self, blocks: SequenceBlocks, hashes: Sequence[bytes]) -> int:
+        """Give a sequence without blocks the longest cached beginning among its first blocks; its length in tokens."""
+        finds = [self._find(table, hashes) for table in range(len(self._managers))]
+        hit, before = len(hashes), -1
+        while hit != before:  # a shorter hit of one table may be none for another
+            before = hit
+            for manager, find in zip(self._managers, finds, strict=True):
+                hit = manager.longest_hit(find, hit)
+        for manager, table, find in zip(self._managers, blocks, finds, strict=True):
+            manager.attach(table, find, hit)
+        return hit * self.block_size
+
+    def commit(self, blocks: SequenceBlocks, hashes: Sequence[bytes], start: int, stop: int) -> None:
+        """Let later sequences find blocks `start` … `stop` - 1, whose keys and values have been computed."""
+        if self.prefix is None:
+            return
+        for index, table in enumerate(blocks):
+            for j in range(start, stop):
+                self.prefix.add(index, hashes[j], table.ids[j])
+
+    def _find(self, table: int, hashes: Sequence[bytes]) -> Find:
+        prefix = self.prefix
+        return lambda j: None if prefix is None else prefix.find(table, hashes[j])
 
     def missing(self, blocks: SequenceBlocks, tokens: int) -> int:
         """Blocks that must be free so that positions 0 … tokens - 1 have slots."""

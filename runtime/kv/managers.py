@@ -6,11 +6,15 @@ its own uses that of the nearest base.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from inferir.ir.errors import EngineError
 from inferir.ir.kv_cache import NULL_BLOCK, FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from inferir.runtime.kv.pool import BlockPool
+
+Find = Callable[[int], int | None]
+"""The cached block for a sequence's j-th block, if there is one."""
 
 
 @dataclass(slots=True)
@@ -43,6 +47,25 @@ class KVManager:
     def forget(self, table: BlockTable, computed: int) -> None:
         """Give back blocks that no position from `computed` on will read."""
 
+    def longest_hit(self, find: Find, limit: int) -> int:
+        """The largest n up to `limit` such that all that the token after the first n blocks reads is cached."""
+        return next((j for j in range(limit) if find(j) is None), limit)
+
+    def attach(self, table: BlockTable, find: Find, blocks: int) -> None:
+        """Let an empty `table` hold the cached blocks of a hit of `blocks` blocks."""
+        table.first = self._first_needed(blocks)
+        table.ids += [NULL_BLOCK] * table.first
+        for j in range(table.first, blocks):
+            block = find(j)
+            if block is None:
+                raise EngineError(f"block {j} of a cached prefix is gone")
+            self._pool.acquire(block)
+            table.ids.append(block)
+
+    def _first_needed(self, blocks: int) -> int:
+        """The first of `blocks` blocks that the token after them reads."""
+        return 0
+
     def free(self, table: BlockTable) -> None:
         """Give back every block, the last one first, so that a shared beginning is reused last."""
         self._pool.release(reversed(table.ids))
@@ -71,6 +94,22 @@ class SlidingWindowManager(KVManager):
             self._pool.release(table.ids[table.first : keep])
             table.ids[table.first : keep] = [NULL_BLOCK] * (keep - table.first)
             table.first = keep
+
+    def longest_hit(self, find: Find, limit: int) -> int:
+        blocks = limit
+        while blocks:
+            needed = range(blocks - 1, self._first_needed(blocks) - 1, -1)
+            gap = next((j for j in needed if find(j) is None), None)
+            if gap is None:
+                return blocks
+            blocks = gap  # every hit between reads the missing block too
+        return 0
+
+    def _first_needed(self, blocks: int) -> int:
+        if blocks == 0:
+            return 0
+        behind = max(0, blocks * self.block_size - self.window + 1) // self.block_size
+        return min(behind, blocks - 1)  # a window of one token reads nothing, yet a hit must be one
 
     def peak(self, tokens: int, step_tokens: int) -> int:
         span = min(self.window - 1 + step_tokens, tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from inferir.ir.errors import EngineError
 from inferir.ir.kv_cache import NULL_BLOCK
@@ -13,13 +13,14 @@ class BlockPool:
 
     Every operation costs O(1) per block. The free list is a doubly linked list over block ids, with the null block as
     its sentinel: blocks are taken from the front, and returned at the back, so the block that was unused for longest
-    is reused first.
+    is reused first. Until then it keeps its content; `on_reuse` is told of every block that loses it.
     """
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 2:
             raise EngineError(f"a KV cache of {num_blocks} blocks holds nothing; give it more memory")
         self.num_blocks = num_blocks
+        self.on_reuse: Callable[[int], None] | None = None
         self._refs = [0] * num_blocks
         self._next = [*range(1, num_blocks), NULL_BLOCK]
         self._prev = [num_blocks - 1, *range(num_blocks - 1)]
@@ -55,6 +56,9 @@ class BlockPool:
             self._next[NULL_BLOCK] = block
             self._prev[block] = NULL_BLOCK
             self._num_free -= count
+        if self.on_reuse is not None:
+            for taken in out:
+                self.on_reuse(taken)
         return out
 
     def acquire(self, block: int) -> None:

@@ -160,6 +160,8 @@ def make_engine(
     eos: Sequence[int] = (),
     tokenizer: Tokenizer | None = None,
     max_rows: int | None = None,
+    prefix_caching: bool = True,
+    **options: Any,
 ) -> Engine:
     size: dict[str, Any] = {"block_size": BLOCK, "kv_heads": 1, "head_dim": 2, "value_dim": 2, "dtype": DType.F32}
     groups = tuple(
@@ -177,8 +179,8 @@ def make_engine(
     )
     return Engine(
         executor,
-        KVCache(tables, BlockPool(num_blocks)),
-        SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens),
+        KVCache(tables, BlockPool(num_blocks), prefix_caching=prefix_caching),
+        SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens, max_rows=max_rows, **options),
         ModelLimits(VOCAB, frozenset(eos), max_model_len),
         tokenizer,
         block_size=BLOCK,

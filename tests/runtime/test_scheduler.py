@@ -37,8 +37,7 @@ def request(scheduler: Scheduler, name: str, prompt: int, total: int = 1000) -> 
 def apply(scheduler: Scheduler, plan: StepPlan) -> list[Request]:
     """What the engine does after a step, with a made-up token; the requests that got one."""
     sampled = [s.request for s in plan.scheduled if s.request.remaining == s.tokens]
-    for s in plan.scheduled:
-        s.request.computed += s.tokens
+    scheduler.complete(plan)
     for r in sampled:
         r.outputs.append(len(r.outputs))
         if r.num_tokens >= r.max_total:
@@ -89,7 +88,7 @@ def test_latest_comer_gives_way_and_returns_to_the_head_of_the_queue() -> None:
         preempted = plan.preempted
         apply(s, plan)
     assert preempted == [b]
-    assert list(s.waiting.values()) == [b, c]
+    assert s.waiting.values() == [b, c]
     assert (b.status, b.computed, b.preemptions, b.blocks[0].ids) == (Status.WAITING, 0, 1, [])
     assert shape(plan) == [("a", 1)]
     assert len(b.outputs) == 2
