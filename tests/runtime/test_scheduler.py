@@ -1,16 +1,14 @@
-"""The scheduler alone: budgets, order, preemption, and a random walk in which no token is lost or repeated."""
+"""The scheduler alone: budgets, order, preemption, priorities, limits."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from inferir.ir.dtypes import DType
-from inferir.ir.errors import EngineError
+from inferir.ir.errors import EngineError, QueueFullError
 from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
 from inferir.runtime.kv.cache import KVCache, table_inputs
 from inferir.runtime.kv.pool import BlockPool
@@ -21,15 +19,17 @@ from inferir.runtime.scheduler import Scheduler, SchedulerOptions, StepPlan
 BLOCK = 4
 
 
-def make(num_blocks: int = 33, max_seqs: int = 4, max_tokens: int = 16, window: int = 0) -> Scheduler:
+def make(num_blocks: int = 33, max_seqs: int = 4, max_tokens: int = 16, window: int = 0, **options: Any) -> Scheduler:
     size: dict[str, Any] = {"block_size": BLOCK, "kv_heads": 1, "head_dim": 1, "value_dim": 1, "dtype": DType.F32}
     spec = SlidingWindowSpec(**size, window=window) if window else FullAttentionSpec(**size)
     tables = table_inputs((KVCacheGroup(spec=spec, layers=(0,)),))
-    return Scheduler(SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens), KVCache(tables, BlockPool(num_blocks)))
+    return Scheduler(
+        SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens, **options), KVCache(tables, BlockPool(num_blocks))
+    )
 
 
-def request(scheduler: Scheduler, name: str, prompt: int, total: int = 1000) -> Request:
-    made = Request(name, [1] * prompt, SamplingParams(), total, 0, scheduler.kv.new_sequence())
+def request(scheduler: Scheduler, name: str, prompt: int, total: int = 1000, **fields: Any) -> Request:
+    made = Request(name, [1] * prompt, SamplingParams(), total, 0, scheduler.kv.new_sequence(), **fields)
     scheduler.add(made)
     return made
 
@@ -111,76 +111,155 @@ def test_options_that_cannot_advance_everyone() -> None:
         SchedulerOptions(max_seqs=4, max_tokens=3)
 
 
-class SchedulerMachine(RuleBasedStateMachine):
-    """Random arrivals, aborts and steps over a small pool."""
-
-    @initialize(
-        blocks=st.integers(5, 12), seqs=st.integers(1, 4), extra=st.integers(0, 9), window=st.sampled_from([0, 6])
-    )
-    def start(self, blocks: int, seqs: int, extra: int, window: int) -> None:
-        self.s = make(blocks, seqs, seqs + extra, window)
-        self.capacity = self.s.kv.capacity(60, seqs + extra)
-        self.live: dict[str, Request] = {}
-        self.count = 0
-
-    @rule(prompt=st.integers(1, 40), answer=st.integers(1, 20))
-    def add(self, prompt: int, answer: int) -> None:
-        prompt = min(prompt, self.capacity - 1)
-        self.count += 1
-        made = request(self.s, f"r{self.count}", prompt, min(prompt + answer, self.capacity))
-        self.live[made.id] = made
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def abort(self, data: st.DataObject) -> None:
-        self.s.finish(self.live.pop(data.draw(st.sampled_from(sorted(self.live)))))
-
-    @precondition(lambda self: self.live)
-    @rule(steps=st.integers(1, 8))
-    def step(self, steps: int) -> None:
-        for _ in range(steps):
-            if self.s.has_unfinished:
-                self.one_step()
-
-    def one_step(self) -> None:
-        before = {r.id: (r.computed, len(r.outputs)) for r in self.live.values()}
-        running = list(self.s.running)
-        plan = self.s.schedule()
-        assert plan.scheduled, "no progress"
-        assert sum(t.tokens for t in plan.scheduled) <= self.s.options.max_tokens
-        assert len({t.request.id for t in plan.scheduled}) == len(plan.scheduled) <= self.s.options.max_seqs
-        assert not {t.request.id for t in plan.scheduled} & {r.id for r in plan.preempted}
-        if not plan.preempted:
-            assert {t.request.id for t in plan.scheduled} >= set(running), "a running request stood still"
-        for t in plan.scheduled:
-            assert 1 <= t.tokens <= t.request.remaining
-            table = t.request.blocks[0]
-            assert len(table.ids) * BLOCK >= t.request.computed + t.tokens
-        sampled = apply(self.s, plan)
-        for r in list(self.live.values()):
-            assert r.outputs == list(range(len(r.outputs)))
-            assert len(r.outputs) == before[r.id][1] + (r in sampled)
-            if r.status is Status.FINISHED:
-                assert r.num_tokens == r.max_total
-                del self.live[r.id]
-
-    @invariant()
-    def blocks_balance(self) -> None:
-        held = [b for r in self.live.values() for t in r.blocks for b in t.ids if b]
-        assert len(held) == len(set(held)) == self.s.kv.pool.num_used
-        assert all(not r.blocks[0].ids for r in self.s.waiting.values())
-        assert set(self.s.waiting) | set(self.s.running) == set(self.live)
-
-    def teardown(self) -> None:
-        if not hasattr(self, "s"):
-            return
-        for _ in range(5000):
-            if not self.s.has_unfinished:
-                break
-            self.one_step()
-        assert not self.live
-        assert self.s.kv.pool.num_used == 0
+def test_options_that_make_no_sense() -> None:
+    with pytest.raises(EngineError, match="scheduling_policy='lifo'"):
+        SchedulerOptions(max_seqs=1, max_tokens=1, policy="lifo")
+    with pytest.raises(EngineError, match="2 logit rows"):
+        SchedulerOptions(max_seqs=3, max_tokens=3, max_rows=2)
 
 
-TestSchedulerWalk = SchedulerMachine.TestCase
-TestSchedulerWalk.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+def test_priority_orders_the_queue_and_arrival_orders_equals() -> None:
+    s = make(max_seqs=1, policy="priority")
+    for name, priority in (("a", 1), ("b", 0), ("c", 1), ("d", -5), ("e", 0)):
+        request(s, name, 1, priority=priority)
+    assert list(s.waiting) == ["d", "b", "e", "a", "c"]
+    plain = make()
+    for name, priority in (("a", 1), ("b", 0)):
+        request(plain, name, 1, priority=priority)
+    assert list(plain.waiting) == ["a", "b"]
+
+
+def test_a_better_priority_takes_the_seat_of_the_worst() -> None:
+    s = make(max_seqs=2, policy="priority")
+    low = [request(s, f"low{i}", 3, priority=10 + i) for i in range(3)]
+    apply(s, s.schedule())
+    assert list(s.running) == ["low0", "low1"]
+    request(s, "high", 2, priority=0)
+    plan = s.schedule()
+    assert plan.preempted == [low[1]]
+    assert shape(plan) == [("low0", 1), ("high", 2)]
+    assert list(s.waiting) == ["low1", "low2"]
+    apply(s, plan)
+    assert s.schedule().preempted == []  # equal seats now: nobody is moved without need
+
+
+def test_nobody_gives_way_when_that_would_not_help() -> None:
+    s = make(num_blocks=9, max_seqs=4, policy="priority")  # 8 blocks
+    request(s, "first", 15, priority=0)
+    request(s, "worst", 4, priority=9)
+    apply(s, s.schedule())
+    request(s, "big", 16, priority=5)  # 4 blocks + 1 for its answer would need those of "first" too
+    assert s.kv.pool.num_free == 3
+    first = s.find("first")
+    assert first is not None
+    first.prompt += [1] * 8
+    plan = s.schedule()
+    assert plan.preempted == []
+    assert list(s.waiting) == ["big"]
+
+
+def test_the_worst_priority_gives_way_when_blocks_run_out() -> None:
+    s = make(num_blocks=5, policy="priority")  # 4 blocks
+    bad = request(s, "bad", 7, priority=1)
+    good = request(s, "good", 7, priority=0)
+    preempted: list[Request] = []
+    while not preempted:
+        plan = s.schedule()
+        preempted = plan.preempted
+        apply(s, plan)
+    assert preempted == [bad]
+    assert good.status is Status.RUNNING
+
+
+def test_long_prompts_are_limited_beside_others_only() -> None:
+    s = make(long_prefill=5)
+    request(s, "a", 30)
+    alone = s.schedule()
+    assert shape(alone) == [("a", 16)]
+    apply(s, alone)
+    request(s, "b", 9)
+    both = s.schedule()
+    assert shape(both) == [("a", 5), ("b", 5)]
+    apply(s, both)
+    found = s.find("b")
+    assert found is not None
+    s.finish(found)
+    assert shape(s.schedule()) == [("a", 9)]
+
+
+def test_queue_limit_counts_what_finds_no_seat() -> None:
+    s = make(max_seqs=2, max_waiting=1)
+    for name in "abc":
+        request(s, name, 3)
+    for name in "de":
+        with pytest.raises(QueueFullError, match="max_waiting is 1; try again later") as e:
+            request(s, name, 3)
+        assert e.value.waiting == 3
+    apply(s, s.schedule())
+    assert list(s.waiting) == ["c"]
+    with pytest.raises(QueueFullError):
+        s.check_room(1)
+    s.finish(s.running.first)
+    request(s, "d", 3)
+    with pytest.raises(QueueFullError):
+        s.check_room(1)
+
+
+def test_prompt_rows_split_chunks_and_leave_a_row_to_everyone() -> None:
+    s = make(max_seqs=3, max_rows=5)
+    scored = request(s, "scored", 12, prompt_logprobs=[None])
+    request(s, "plain", 4)
+    plan = s.schedule()
+    assert shape(plan) == [("scored", 5)]
+    assert list(scored.unscored(5)) == [0, 1, 2, 3, 4]
+    apply(s, plan)
+    scored.prompt_logprobs = [None] * 6
+    assert shape(s.schedule()) == [("scored", 5)]
+    scored.computed, scored.prompt_logprobs = 10, [None] * 11
+    plan = s.schedule()
+    assert shape(plan) == [("scored", 2), ("plain", 4)]
+    apply(s, plan)
+    again = request(s, "again", 9, prompt_logprobs=[None])
+    again.prompt_logprobs = [None] * 5  # after a preemption: four of its positions are known already
+    assert shape(s.schedule()) == [("scored", 1), ("plain", 1), ("again", 7)]
+
+
+def test_requests_wait_for_grammars_and_leaders_without_holding_others_up() -> None:
+    s = make()
+    future: Future[Any] = Future()
+    broken: Future[Any] = Future()
+    guided = request(s, "guided", 2, grammar=future)
+    failing = request(s, "failing", 2, grammar=broken)
+    leader = request(s, "leader", 20)
+    child = request(s, "child", 20, leader=leader)
+    plan = s.schedule()
+    assert shape(plan) == [("leader", 16)]
+    assert (s.num_waiting, s.find("guided")) == (3, guided)
+    apply(s, plan)
+    broken.set_exception(ValueError("bad schema"))
+    plan = s.schedule()
+    assert shape(plan) == [("leader", 4)]
+    assert [(r, str(e)) for r, e in plan.failed] == [(failing, "bad schema")]
+    apply(s, plan)
+
+    class Grammar:
+        def new_state(self) -> str:
+            return "state"
+
+    future.set_result(Grammar())
+    plan = s.schedule()
+    assert shape(plan) == [("leader", 1), ("guided", 2), ("child", 13)]
+    assert guided.matcher == "state"
+    assert child.leader is None
+    cancelled: Future[Any] = Future()
+    request(s, "cancelled", 2, grammar=cancelled)
+    cancelled.cancel()
+    assert [r.id for r, _ in s.schedule().failed] == ["cancelled"]
+
+
+def test_a_child_goes_on_when_its_leader_ends_before_its_first_token() -> None:
+    s = make()
+    leader = request(s, "leader", 3)
+    request(s, "child", 3, leader=leader)
+    s.finish(leader)
+    assert shape(s.schedule()) == [("child", 3)]
