@@ -124,9 +124,20 @@ def test_a_broken_pipe_is_quiet(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (failures.BROKEN_PIPE, b"")
 
 
+def interruptible() -> None:
+    """Undo an ignored Ctrl-C that a test run in the background hands down."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def interrupt(program: str, ready: str) -> tuple[int, str]:
     """Start a Python program, send it SIGINT when it has printed `ready`, and return its status and errors."""
-    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=interruptible,
+    )
     assert child.stdout is not None
     assert child.stdout.readline().strip() == ready
     child.send_signal(signal.SIGINT)

@@ -15,6 +15,7 @@ from inferir.frontend.eager import eager_greedy, eager_logits, eager_model
 from inferir.frontend.model import load_source
 
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LONGROPE = {"short_factor": [1.0 + 0.05 * i for i in range(8)], "long_factor": [1.0 + 0.5 * i for i in range(8)]}
 CASES: dict[str, Callable[[], Any]] = {
     "llama": families.llama,
     "explicit_head_dim": lambda: families.llama(hidden_size=96, head_dim=32),
@@ -35,6 +36,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "stablelm": families.stablelm,
     "rope_linear": lambda: families.llama(**families.rope("linear")),
     "rope_yarn": lambda: families.llama(**families.rope("yarn", "type")),
+    "rope_dynamic": lambda: families.llama(**families.rope("dynamic")),
+    "rope_longrope": lambda: families.llama(**families.rope("longrope", "type", **LONGROPE)),
     "rope_llama3": lambda: families.llama(**families.rope("llama3", **LLAMA3)),
 }
 LENGTHS = (1, 5, 40, 150)
