@@ -23,6 +23,17 @@ BLOCK = 4
 SCORE = TokenLogprobs(0, 0.0, 1, ())
 
 
+SPEC = st.tuples(
+    st.sampled_from([0, 0, 1]),  # text
+    st.integers(1, 10).map(lambda n: 4 * n) | st.integers(1, 40),  # prompt
+    st.integers(1, 20),  # answer
+    st.integers(0, 2),  # priority
+    st.sampled_from([None, None, "s"]),  # salt
+    st.sampled_from([False, False, True]),  # scored
+    st.sampled_from(["no", "no", "no", "grammar", "leader"]),  # what it waits for
+)
+
+
 class _Grammar:
     def new_state(self) -> Any:
         return object()
@@ -36,12 +47,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     """
 
     @initialize(
-        blocks=st.integers(5, 14),
+        blocks=st.integers(5, 20),
         seqs=st.integers(1, 4),
         extra=st.integers(0, 9),
         rows=st.integers(0, 4),
         windows=st.sampled_from([(0,), (6,), (1,), (0, 6)]),
-        prefix=st.booleans(),
+        prefix=st.sampled_from([True, True, False]),
         policy=st.sampled_from(["fcfs", "priority"]),
         long_prefill=st.sampled_from([None, 3]),
     )
@@ -78,16 +89,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.count = 0
         self.counters = (0, 0, 0)
 
-    @rule(
-        text=st.integers(0, 2),
-        prompt=st.integers(1, 40),
-        answer=st.integers(1, 20),
-        priority=st.integers(0, 2),
-        salt=st.sampled_from([None, None, "s"]),
-        scored=st.booleans(),
-        waits=st.sampled_from(["no", "no", "grammar", "leader"]),
-    )
-    def add(
+    @rule(specs=st.lists(SPEC, min_size=2, max_size=5))
+    def add(self, specs: list[tuple[Any, ...]]) -> None:
+        for spec in specs:
+            self.add_one(*spec)
+
+    def add_one(
         self, text: int, prompt: int, answer: int, priority: int, salt: str | None, scored: bool, waits: str
     ) -> None:
         prompt = min(prompt, self.capacity - 1)
@@ -114,21 +121,23 @@ class SchedulerMachine(RuleBasedStateMachine):
     def abort(self, data: st.DataObject) -> None:
         self.s.finish(self.live.pop(data.draw(st.sampled_from(sorted(self.live)))))
 
-    @rule()
     def compile_grammars(self) -> None:
         for request in self.live.values():
             if request.grammar is not None and not request.grammar.done():
                 request.grammar.set_result(_Grammar())
 
     @precondition(lambda self: self.s.kv.prefix is not None)
-    @rule()
-    def reset(self) -> None:
+    @rule(now=st.integers(0, 3))
+    def reset(self, now: int) -> None:
         assert self.s.kv.prefix is not None
-        self.s.kv.prefix.reset()
+        if now == 0:
+            self.s.kv.prefix.reset()
 
     @precondition(lambda self: self.live)
-    @rule(steps=st.integers(1, 8))
-    def step(self, steps: int) -> None:
+    @rule(steps=st.integers(1, 15), compile_grammars=st.booleans())
+    def step(self, steps: int, compile_grammars: bool) -> None:
+        if compile_grammars:
+            self.compile_grammars()
         for _ in range(steps):
             if self.s.has_unfinished:
                 self.one_step()
