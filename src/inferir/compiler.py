@@ -10,134 +10,35 @@ half of one.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
-import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from inferir import __version__
+from inferir.assemble import artifact_folder, assemble, check_place
 from inferir.codegen import packing
 from inferir.codegen.cache import CacheOptions, CompileCache
 from inferir.codegen.captured import frontend_key, through_cache
-from inferir.codegen.tvm.bucket import BuiltBucket, build_buckets, region_digest
+from inferir.codegen.tvm.bucket import BuiltBucket, build_buckets
 from inferir.codegen.tvm.regions import Bounds
+from inferir.compile_types import LONGEST, WEIGHT_FILE, Captured, CompileOptions, CompileReport, DebugOptions, Progress
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.model import ModelSource, load_source
-from inferir.ir.artifact import (
-    MANIFEST,
-    BucketRecord,
-    Call,
-    IORecord,
-    KVArg,
-    LimitsRecord,
-    Manifest,
-    MemoryRecord,
-    ModelRecord,
-    TensorRecord,
-    file_records,
-    write_manifest,
-)
+from inferir.ir.artifact import TensorRecord
 from inferir.ir.bucket import Bucket, default_buckets, parse_buckets
-from inferir.ir.dims import dim_str
-from inferir.ir.errors import ArtifactError, InferirError, TargetError
+from inferir.ir.errors import InferirError, TargetError
 from inferir.ir.graph import Graph
-from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
 from inferir.ir.parser import parse_graph
 from inferir.ir.printer import print_graph
 from inferir.ir.target import Target
-from inferir.ir.types import TensorType
 from inferir.passes.base import PassOptions
 from inferir.passes.manager import PipelineResult, run_pipeline
 
-WEIGHT_FILE = "weights/model.safetensors"
-LONGEST = 8192  # default limit of the context where the model allows more
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompileOptions:
-    """What an artifact is compiled for.
-
-    dtype: "auto", "bf16" or "f32"; target: a name of `ir.target.TARGETS` or "host"; max_model_len: tokens per sequence
-    (None: the model's, at most 8192); max_num_seqs and max_num_batched_tokens bound a step; block_size: token slots per
-    KV block; buckets: ranges of step sizes such as "1,2-8,9-2048" (None: the defaults); opt_level 0 to 3;
-    disabled_passes by name; jobs: build processes (None: one per core); admission: compare the captured graph with the
-    model before compiling.
-    """
-
-    dtype: str = "auto"
-    target: str = "host"
-    max_model_len: int | None = None
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 2048
-    block_size: int = 32
-    buckets: str | None = None
-    opt_level: int = 2
-    disabled_passes: frozenset[str] = frozenset()
-    jobs: int | None = None
-    admission: bool = True
-    revision: str | None = None
-    trust_remote_code: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class DebugOptions:
-    """What to show while compiling: the graph after pass `print_after` ("all": every one), through `emit`; `dump_dir`
-    receives all graphs and kernel sources.
-    """
-
-    print_after: str | None = None
-    dump_dir: Path | None = None
-    emit: Callable[[str], None] = print
-
-
-class Progress(Protocol):
-    """Told about every phase: `done` of `total` steps."""
-
-    def __call__(self, phase: str, done: int, total: int) -> None: ...
-
-
-@dataclass
-class CompileReport:
-    """What a compile did: seconds per phase, cache hits and misses, and why a miss was one."""
-
-    path: Path
-    seconds: dict[str, float] = field(default_factory=dict)
-    hits: int = 0
-    misses: int = 0
-    reasons: list[str] = field(default_factory=list)
-    manifest: Manifest | None = None
-
-    @property
-    def total_seconds(self) -> float:
-        return sum(self.seconds.values())
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-
-@dataclass(frozen=True)
-class Captured:
-    """What the frontend delivers: graph over checkpoint weights, facts, the stored trace, the tokenizer's files."""
-
-    graph: Graph
-    facts: ModelFacts
-    trace: Mapping[str, bytes]
-    tokenizer: Mapping[str, bytes]
-    tokenizer_size: int
+__all__ = ["CompileOptions", "CompileReport", "DebugOptions", "Progress", "compile_model"]
 
 
 def compile_model(
@@ -160,8 +61,8 @@ def compile_model(
     say = progress or (lambda phase, done, total: None)
     report = CompileReport(Path(out))
     target = Target.named(options.target)
-    _check_target(target)
-    _check_place(report.path)
+    check_target(target)
+    check_place(report.path)
     with report.phase("load"):
         source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)
     with report.phase("trace"):
@@ -175,7 +76,7 @@ def compile_model(
         say("passes", 1, 1)
     with report.phase("kernels"):
         built = build(result, options, target, cache, say, report)
-    with _folder(report.path) as folder:
+    with artifact_folder(report.path) as folder:
         with report.phase("weights"):
             records = write_weights(folder, captured, source, result, cache, say)
         with report.phase("write"):
@@ -335,192 +236,9 @@ def checkpoint(captured: Captured, source: ModelSource) -> Any:
     return traced.weights(source.weights)
 
 
-def assemble(
-    folder: Path,
-    captured: Captured,
-    result: PipelineResult,
-    built: list[BuiltBucket],
-    weights: dict[str, TensorRecord],
-    options: CompileOptions,
-    target: Target,
-    debug: DebugOptions,
-) -> Manifest:
-    """Write libraries, tokenizer, graphs and the manifest."""
-    (folder / "tokenizer").mkdir()
-    for name, content in captured.tokenizer.items():
-        (folder / "tokenizer" / name).write_bytes(content)
-    ir = folder / "ir"
-    ir.mkdir()
-    (ir / "captured.txt").write_text(print_graph(captured.graph) + "\n", encoding="utf-8")
-    (ir / "kernels.txt").write_text(print_graph(result.graph) + "\n", encoding="utf-8")
-    (ir / "refusals.txt").write_text("".join(f"{r}\n" for r in result.refusals), encoding="utf-8")
-    kernels = folder / "kernels"
-    kernels.mkdir()
-    for b in built:
-        (kernels / f"{b.bucket.name}.so").write_bytes(b.library)
-        if debug.dump_dir is not None:
-            (debug.dump_dir / f"bucket-{b.bucket.name}.py").write_text(b.source, encoding="utf-8")
-    assert options.max_model_len is not None
-    kv = kv_groups(result)
-    blocks = -(-options.max_model_len // options.block_size)
-    scratch = max(b.meta.scratch_bytes for b in built)
-    manifest = Manifest(
-        model=model_record(captured.facts),
-        target=target,
-        limits=LimitsRecord(
-            max_model_len=options.max_model_len,
-            max_tokens=options.max_num_batched_tokens,
-            max_seqs=options.max_num_seqs,
-            max_rows=options.max_num_seqs,
-            max_blocks=blocks,
-            block_size=options.block_size,
-        ),
-        memory=MemoryRecord(
-            weight_bytes=(folder / WEIGHT_FILE).stat().st_size,
-            arena_bytes=result.plan.arena_bytes,
-            scratch_bytes=scratch,
-            kv_block_bytes=sum(g.spec.page_bytes * len(g.layers) for g in kv),
-        ),
-        inputs=tuple(
-            io_record(str(v.node.attrs["name"]), v.type)
-            for v in result.graph.inputs
-            if "cache." not in str(v.node.attrs["name"])
-        ),
-        outputs=tuple(io_record(o.name, o.type) for o in result.plan.outputs),
-        kv=kv,
-        buckets=bucket_records(result, built),
-        weights=weights,
-        files=file_records(folder),
-        options=option_record(options),
-        versions=versions(),
-    )
-    return write_manifest(folder, manifest)
-
-
-def io_record(name: str, type_: TensorType) -> IORecord:
-    shape = tuple(d if isinstance(d, int) else dim_str(d) for d in type_.shape)
-    return IORecord(name=name, dtype=type_.dtype, shape=shape)
-
-
-def model_record(facts: ModelFacts) -> ModelRecord:
-    return ModelRecord(
-        name=facts.name,
-        architecture=facts.architecture,
-        dtype=facts.dtype,
-        vocab_size=facts.vocab_size,
-        hidden_size=facts.hidden_size,
-        num_layers=facts.num_layers,
-        eos_token_ids=facts.eos_token_ids,
-        bos_token_id=facts.bos_token_id,
-        parameters=facts.parameters,
-        facts=msgspec.to_builtins(facts),
-    )
-
-
-def bucket_records(result: PipelineResult, built: list[BuiltBucket]) -> tuple[BucketRecord, ...]:
-    """Step programs: the planned calls with each kernel's arguments in the order of its parameters."""
-    provenance: dict[str, list[str]] = {}
-    for op in result.plan.ops:
-        paths = provenance.setdefault(region_digest(op.region), [])
-        if op.region.loc.module and op.region.loc.module not in paths:
-            paths.append(op.region.loc.module)
-    out = []
-    for b in built:
-        program = []
-        for op in result.plan.ops:
-            number = b.kernel_of(op.region)
-            order = b.meta.kernels[number].order
-            program.append(Call(kernel=number, args=tuple(_argument(op, i) for i in order)))
-        out.append(
-            BucketRecord(
-                name=b.bucket.name,
-                lo=b.bucket.lo,
-                hi=b.bucket.hi,
-                decode=b.bucket.decode,
-                library=f"kernels/{b.bucket.name}.so",
-                kernels=b.records(provenance),
-                program=tuple(program),
-                attn_tile=b.meta.attn_tile,
-                scratch_bytes=b.meta.scratch_bytes,
-            )
-        )
-    return tuple(out)
-
-
-def _argument(op: Any, index: int) -> Any:
-    """Argument of a planned op by index into operands + results; results written in place are not among its `args`."""
-    operands = len(op.region.operands)
-    if index < operands:
-        return op.args[index]
-    body: Graph = op.region.attrs["body"]
-    before = sum(1 for v in body.outputs[: index - operands] if v.op != "kv.write")
-    return op.args[operands + before]
-
-
-def kv_groups(result: PipelineResult) -> tuple[KVCacheGroup, ...]:
-    """Layers by the cache they need, read off the attention ops of the kernel graph."""
-    specs: dict[FullAttentionSpec | SlidingWindowSpec, list[int]] = {}
-    for op in result.plan.ops:
-        if op.region.attrs["anchor"] != "attention":
-            continue
-        body: Graph = op.region.attrs["body"]
-        node = next(n for n in body.nodes if n.op == "attn.paged")
-        q, kc, vc = (v.type for v in node.operands[:3])
-        sizes = {
-            "block_size": node.attrs["block_size"],
-            "kv_heads": node.attrs["kv_heads"],
-            "head_dim": q.shape[2],
-            "value_dim": vc.shape[3],
-            "dtype": kc.dtype,
-        }
-        window = node.attrs["window"]
-        spec = SlidingWindowSpec(window=window, **sizes) if window else FullAttentionSpec(**sizes)
-        layer = next(a.layer for a in op.args if isinstance(a, KVArg))
-        specs.setdefault(spec, []).append(layer)
-    return tuple(KVCacheGroup(spec=spec, layers=tuple(layers)) for spec, layers in specs.items())
-
-
-def option_record(options: CompileOptions) -> dict[str, Any]:
-    return {
-        "dtype": options.dtype,
-        "opt_level": options.opt_level,
-        "disabled_passes": sorted(options.disabled_passes),
-        "buckets": options.buckets,
-    }
-
-
-def versions() -> dict[str, str]:
-    names = ("apache-tvm", "torch", "transformers")
-    return {"inferir": __version__, **{n: importlib.metadata.version(n) for n in names}}
-
-
-def _check_target(target: Target) -> None:
+def check_target(target: Target) -> None:
     """Whole models are compiled for CPUs only; without this, LLVM would make code for some CPU under a GPU's name."""
     if target.kind != "cpu":
         raise TargetError(
             f"target {target.name} is a {target.kind} device; models can be compiled for CPUs only, so far"
         )
-
-
-def _check_place(path: Path) -> None:
-    if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise ArtifactError(f"{path} exists and is not an artifact; choose another place")
-
-
-@contextmanager
-def _folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that takes its place if the block succeeds, and vanishes if not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
-        yield temporary
-        if path.exists():
-            os.rename(path, old)
-        os.rename(temporary, path)
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)

@@ -6,20 +6,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from inferir.assemble import kv_groups
 from inferir.codegen.cache import CacheOptions, CompileCache
 from inferir.codegen.packing import total_bytes
 from inferir.codegen.tvm.bucket import distinct, lower_bucket
 from inferir.codegen.tvm.regions import Bounds
-from inferir.compiler import (
-    CompileOptions,
-    CompileReport,
-    DebugOptions,
-    buckets_of,
-    capture,
-    kv_groups,
-    lower,
-    resolve,
-)
+from inferir.compile_types import CompileOptions, CompileReport, DebugOptions
+from inferir.compiler import buckets_of, capture, lower, resolve
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.model import load_source
 from inferir.ir.errors import InferirError

@@ -1,0 +1,223 @@
+"""Putting an artifact together: libraries, tokenizer, graphs for people, and the manifest that describes it all."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inferir import __version__
+from inferir.codegen.tvm.bucket import BuiltBucket, region_digest
+from inferir.compile_types import WEIGHT_FILE, Captured, CompileOptions, DebugOptions
+from inferir.frontend.facts import ModelFacts
+from inferir.ir.artifact import (
+    MANIFEST,
+    BucketRecord,
+    Call,
+    IORecord,
+    KVArg,
+    LimitsRecord,
+    Manifest,
+    MemoryRecord,
+    ModelRecord,
+    TensorRecord,
+    file_records,
+    write_manifest,
+)
+from inferir.ir.dims import dim_str
+from inferir.ir.errors import ArtifactError
+from inferir.ir.graph import Graph
+from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
+from inferir.ir.printer import print_graph
+from inferir.ir.target import Target
+from inferir.ir.types import TensorType
+from inferir.passes.manager import PipelineResult
+
+
+def check_place(path: Path) -> None:
+    if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
+        raise ArtifactError(f"{path} exists and is not an artifact; choose another place")
+
+
+@contextmanager
+def artifact_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` that takes its place if the block succeeds, and vanishes if not."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+        yield temporary
+        if path.exists():
+            os.rename(path, old)
+        os.rename(temporary, path)
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def assemble(
+    folder: Path,
+    captured: Captured,
+    result: PipelineResult,
+    built: list[BuiltBucket],
+    weights: dict[str, TensorRecord],
+    options: CompileOptions,
+    target: Target,
+    debug: DebugOptions,
+) -> Manifest:
+    """Write libraries, tokenizer, graphs and the manifest."""
+    (folder / "tokenizer").mkdir()
+    for name, content in captured.tokenizer.items():
+        (folder / "tokenizer" / name).write_bytes(content)
+    ir = folder / "ir"
+    ir.mkdir()
+    (ir / "captured.txt").write_text(print_graph(captured.graph) + "\n", encoding="utf-8")
+    (ir / "kernels.txt").write_text(print_graph(result.graph) + "\n", encoding="utf-8")
+    (ir / "refusals.txt").write_text("".join(f"{r}\n" for r in result.refusals), encoding="utf-8")
+    kernels = folder / "kernels"
+    kernels.mkdir()
+    for b in built:
+        (kernels / f"{b.bucket.name}.so").write_bytes(b.library)
+        if debug.dump_dir is not None:
+            (debug.dump_dir / f"bucket-{b.bucket.name}.py").write_text(b.source, encoding="utf-8")
+    assert options.max_model_len is not None
+    kv = kv_groups(result)
+    blocks = -(-options.max_model_len // options.block_size)
+    scratch = max(b.meta.scratch_bytes for b in built)
+    manifest = Manifest(
+        model=model_record(captured.facts),
+        target=target,
+        limits=LimitsRecord(
+            max_model_len=options.max_model_len,
+            max_tokens=options.max_num_batched_tokens,
+            max_seqs=options.max_num_seqs,
+            max_rows=options.max_num_seqs,
+            max_blocks=blocks,
+            block_size=options.block_size,
+        ),
+        memory=MemoryRecord(
+            weight_bytes=(folder / WEIGHT_FILE).stat().st_size,
+            arena_bytes=result.plan.arena_bytes,
+            scratch_bytes=scratch,
+            kv_block_bytes=sum(g.spec.page_bytes * len(g.layers) for g in kv),
+        ),
+        inputs=tuple(
+            io_record(str(v.node.attrs["name"]), v.type)
+            for v in result.graph.inputs
+            if "cache." not in str(v.node.attrs["name"])
+        ),
+        outputs=tuple(io_record(o.name, o.type) for o in result.plan.outputs),
+        kv=kv,
+        buckets=bucket_records(result, built),
+        weights=weights,
+        files=file_records(folder),
+        options=option_record(options),
+        versions=versions(),
+    )
+    return write_manifest(folder, manifest)
+
+
+def io_record(name: str, type_: TensorType) -> IORecord:
+    shape = tuple(d if isinstance(d, int) else dim_str(d) for d in type_.shape)
+    return IORecord(name=name, dtype=type_.dtype, shape=shape)
+
+
+def model_record(facts: ModelFacts) -> ModelRecord:
+    return ModelRecord(
+        name=facts.name,
+        architecture=facts.architecture,
+        dtype=facts.dtype,
+        vocab_size=facts.vocab_size,
+        hidden_size=facts.hidden_size,
+        num_layers=facts.num_layers,
+        eos_token_ids=facts.eos_token_ids,
+        bos_token_id=facts.bos_token_id,
+        parameters=facts.parameters,
+        facts=msgspec.to_builtins(facts),
+    )
+
+
+def bucket_records(result: PipelineResult, built: list[BuiltBucket]) -> tuple[BucketRecord, ...]:
+    """Step programs: the planned calls with each kernel's arguments in the order of its parameters."""
+    provenance: dict[str, list[str]] = {}
+    for op in result.plan.ops:
+        paths = provenance.setdefault(region_digest(op.region), [])
+        if op.region.loc.module and op.region.loc.module not in paths:
+            paths.append(op.region.loc.module)
+    out = []
+    for b in built:
+        program = []
+        for op in result.plan.ops:
+            number = b.kernel_of(op.region)
+            order = b.meta.kernels[number].order
+            program.append(Call(kernel=number, args=tuple(_argument(op, i) for i in order)))
+        out.append(
+            BucketRecord(
+                name=b.bucket.name,
+                lo=b.bucket.lo,
+                hi=b.bucket.hi,
+                decode=b.bucket.decode,
+                library=f"kernels/{b.bucket.name}.so",
+                kernels=b.records(provenance),
+                program=tuple(program),
+                attn_tile=b.meta.attn_tile,
+                scratch_bytes=b.meta.scratch_bytes,
+            )
+        )
+    return tuple(out)
+
+
+def _argument(op: Any, index: int) -> Any:
+    """Argument of a planned op by index into operands + results; results written in place are not among its `args`."""
+    operands = len(op.region.operands)
+    if index < operands:
+        return op.args[index]
+    body: Graph = op.region.attrs["body"]
+    before = sum(1 for v in body.outputs[: index - operands] if v.op != "kv.write")
+    return op.args[operands + before]
+
+
+def kv_groups(result: PipelineResult) -> tuple[KVCacheGroup, ...]:
+    """Layers by the cache they need, read off the attention ops of the kernel graph."""
+    specs: dict[FullAttentionSpec | SlidingWindowSpec, list[int]] = {}
+    for op in result.plan.ops:
+        if op.region.attrs["anchor"] != "attention":
+            continue
+        body: Graph = op.region.attrs["body"]
+        node = next(n for n in body.nodes if n.op == "attn.paged")
+        q, kc, vc = (v.type for v in node.operands[:3])
+        sizes = {
+            "block_size": node.attrs["block_size"],
+            "kv_heads": node.attrs["kv_heads"],
+            "head_dim": q.shape[2],
+            "value_dim": vc.shape[3],
+            "dtype": kc.dtype,
+        }
+        window = node.attrs["window"]
+        spec = SlidingWindowSpec(window=window, **sizes) if window else FullAttentionSpec(**sizes)
+        layer = next(a.layer for a in op.args if isinstance(a, KVArg))
+        specs.setdefault(spec, []).append(layer)
+    return tuple(KVCacheGroup(spec=spec, layers=tuple(layers)) for spec, layers in specs.items())
+
+
+def option_record(options: CompileOptions) -> dict[str, Any]:
+    return {
+        "dtype": options.dtype,
+        "opt_level": options.opt_level,
+        "disabled_passes": sorted(options.disabled_passes),
+        "buckets": options.buckets,
+    }
+
+
+def versions() -> dict[str, str]:
+    names = ("apache-tvm", "torch", "transformers")
+    return {"inferir": __version__, **{n: importlib.metadata.version(n) for n in names}}
