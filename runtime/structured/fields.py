@@ -1,0 +1,59 @@
+"""Request fields that ask for structure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from inferir.ir.errors import RequestError
+from inferir.runtime.structured.spec import StructuredSpec
+
+_KEYS = {"json": "json_schema", **{k: k for k in ("json_object", "regex", "choice", "grammar")}}
+
+
+def structured_spec(body: Mapping[str, Any]) -> StructuredSpec | None:
+    """What the fields `structured_outputs` and `response_format` of a request ask for; None for plain text.
+
+    structured_outputs: an object with one of `json` (a schema, as an object or as text), `json_object` (true), `regex`,
+    `choice`, `grammar`. response_format: {"type": "text" | "json_object"} or {"type": "json_schema", "json_schema":
+    {"name": ..., "schema": {...}}}. Raises `RequestError` naming the field.
+    """
+    own = _structured_outputs(body.get("structured_outputs"))
+    openai = _response_format(body.get("response_format"))
+    if own is not None and openai is not None:
+        raise RequestError("structured_outputs and response_format exclude each other", "structured_outputs")
+    return own or openai
+
+
+def _structured_outputs(value: Any) -> StructuredSpec | None:
+    field = "structured_outputs"
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise RequestError(f"{field} must be an object", field)
+    for key in value:
+        if key not in _KEYS:
+            raise RequestError(f"{field}: unknown key {str(key)[:80]!r}; use one of {', '.join(_KEYS)}", field)
+    given = [k for k, v in value.items() if v is not None and not (k == "json_object" and v is False)]
+    if len(given) > 1:
+        raise RequestError(f"{field}: {given[0]} and {given[1]} exclude each other", field)
+    if not given:
+        return None
+    return StructuredSpec(_KEYS[given[0]], value[given[0]], f"{field}.{given[0]}")  # type: ignore[arg-type]
+
+
+def _response_format(value: Any) -> StructuredSpec | None:
+    field = "response_format"
+    if value is None:
+        return None
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return StructuredSpec("json_object", None, field)
+    if kind != "json_schema":
+        raise RequestError(f'{field}.type must be "text", "json_object" or "json_schema"', field)
+    described = value.get("json_schema")
+    if not isinstance(described, Mapping) or "schema" not in described:
+        raise RequestError(f"{field}.json_schema must be an object with a schema", field)
+    return StructuredSpec("json_schema", described["schema"], f"{field}.json_schema.schema")

@@ -1,0 +1,45 @@
+"""The vocabulary as grammars see it: the bytes of every token id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from inferir.ir.errors import EngineError
+from inferir.runtime.tokenizer import Tokenizer
+
+
+class Vocabulary(msgspec.Struct, frozen=True):
+    """tokens: the bytes of each id; empty for ids that no grammar allows (special tokens, padding).
+
+    stop_ids: sorted ids that end a text; allowed exactly where the grammar is complete.
+    """
+
+    tokens: list[bytes]
+    stop_ids: list[int]
+
+    @staticmethod
+    def of(tokenizer: Tokenizer, vocab_size: int, stop_ids: Iterable[int]) -> Vocabulary:
+        """The vocabulary of an artifact; `vocab_size` counts logits, padding included.
+
+        Raises `EngineError` if the bytes of the tokens cannot be told (neither byte-level BPE nor byte fallback) or if
+        no stop id lies inside the vocabulary.
+        """
+        table = tokenizer.bytes
+        if table is None:
+            raise EngineError("structured output needs a tokenizer of byte-level BPE or with byte fallback")
+        stops = sorted(i for i in set(stop_ids) if 0 <= i < vocab_size)
+        if not stops:
+            raise EngineError("structured output needs an end-of-text token, and the artifact names none")
+        hidden = tokenizer.special_ids | set(stops)
+        return Vocabulary([b"" if i in hidden else table[i] for i in range(vocab_size)], stops)
+
+    @property
+    def size(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def words(self) -> int:
+        """32-bit words of a mask row."""
+        return (len(self.tokens) + 31) // 32
