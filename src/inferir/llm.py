@@ -17,32 +17,71 @@ from inferir.runtime.build import build_engine
 from inferir.runtime.chat import ChatTemplate, Message
 from inferir.runtime.engine import Engine, Update
 from inferir.runtime.loader import load_artifact
+from inferir.runtime.logprobs import TokenLogprobs
 from inferir.runtime.options import EngineOptions
 from inferir.runtime.probe import sequence_logits
-from inferir.runtime.request import Request
+from inferir.runtime.request import Request, Timing
 from inferir.runtime.sampling import SamplingParams
+from inferir.runtime.stats import EngineStats
 
-__all__ = ["LLM", "RequestOutput", "SamplingParams"]
+__all__ = ["LLM", "Completion", "RequestOutput", "SamplingParams"]
 
 Prompt = str | Sequence[int]
 
 
 @dataclass(frozen=True)
-class RequestOutput:
-    """The answer to one prompt.
+class Completion:
+    """One answer. `token_ids` are the generated tokens, a final end-of-sequence or stop token included; `text` leaves
+    that token out.
 
-    `token_ids` are the generated tokens, a final end-of-sequence or stop token included; `text` leaves that token out.
     `finish_reason` is "stop" (`stop_reason` then names the stop string or stop token; None means end-of-sequence),
-    "length" or "abort".
+    "length", "abort" or "error" (`error` then says why). `logprobs` has an entry per token if asked for.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    stop_reason: int | str | None = None
+    logprobs: list[TokenLogprobs] | None = None
+    error: str | None = None
+    timing: Timing = field(default_factory=Timing, compare=False)
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """The answers to one prompt, `n` of them. The properties are those of the first.
+
+    `prompt_logprobs` has an entry per prompt token, None for the first, if asked for. `cached_tokens` are those of the
+    prompt that were found in the prefix cache.
     """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    text: str
-    token_ids: list[int]
-    finish_reason: str
-    stop_reason: int | str | None = None
+    outputs: list[Completion]
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    cached_tokens: int = 0
+
+    @property
+    def text(self) -> str:
+        return self.outputs[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.outputs[0].token_ids
+
+    @property
+    def finish_reason(self) -> str:
+        return self.outputs[0].finish_reason
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        return self.outputs[0].stop_reason
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs] | None:
+        return self.outputs[0].logprobs
 
 
 @dataclass
@@ -53,6 +92,7 @@ class _Job:
     prompt: str | None
     updates: list[Update] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 
 class TextStream(Iterator[str]):
@@ -75,7 +115,7 @@ class TextStream(Iterator[str]):
         """The answer. Raises `EngineError` while the request goes on."""
         if self._job.request.finish_reason is None:
             raise EngineError("the request is not finished")
-        return _output(self._job)
+        return _output([self._job])
 
     def close(self) -> None:
         """End the request if it still runs."""
@@ -91,8 +131,10 @@ class LLM:
 
     kv_cache_memory: bytes for the KV cache, a number or text like "2GiB" (default: what the artifact can use, at most
     half of the free memory). max_num_seqs: prompts that run at once. threads: compute threads (default: the processors
-    this process may use). Raises `ArtifactError`, `TargetError` or `EngineError` if the artifact cannot be served
-    here.
+    this process may use). enable_prefix_caching: reuse what is computed of equal beginnings. scheduling_policy: "fcfs"
+    or "priority". long_prefill_tokens: tokens that one prompt computes per step at most while there are others.
+    max_waiting: requests that may queue beyond the free seats. Raises `ArtifactError`, `TargetError` or `EngineError`
+    if the artifact cannot be served here.
     """
 
     def __init__(
@@ -104,6 +146,10 @@ class LLM:
         max_num_batched_tokens: int | None = None,
         max_model_len: int | None = None,
         threads: int | None = None,
+        enable_prefix_caching: bool = True,
+        scheduling_policy: str = "fcfs",
+        long_prefill_tokens: int | None = None,
+        max_waiting: int | None = None,
     ) -> None:
         options = EngineOptions(
             kv_cache_memory=kv_cache_memory,
@@ -111,6 +157,10 @@ class LLM:
             max_num_batched_tokens=max_num_batched_tokens,
             max_model_len=max_model_len,
             threads=threads,
+            enable_prefix_caching=enable_prefix_caching,
+            scheduling_policy=scheduling_policy,
+            long_prefill_tokens=long_prefill_tokens,
+            max_waiting=max_waiting,
         )
         self._artifact = load_artifact(artifact_path)
         self.manifest = self._artifact.manifest
@@ -126,27 +176,47 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        priority: int | Sequence[int] = 0,
+        cache_salt: str | Sequence[str | None] | None = None,
         progress: bool = False,
     ) -> list[RequestOutput]:
         """Complete the prompts (text or token ids; one or several) and return the answers in order.
 
-        `params` is for all prompts, or one per prompt. Raises `RequestError` for any invalid prompt before one is
-        started.
+        `params`, `priority` (lower numbers first, under the priority policy) and `cache_salt` (cached beginnings are
+        shared only between prompts of one salt) are for all prompts, or lists with one per prompt. Raises
+        `RequestError` for any invalid prompt and `QueueFullError` for too many, before one is started.
         """
         listed = _prompt_list(prompts)
-        jobs = self._start(listed, _params_list(params, len(listed)))
+        count = len(listed)
+        groups = self._start(
+            listed,
+            _per_prompt("params", params, count, SamplingParams, SamplingParams()),
+            _per_prompt("priority", priority, count, int, 0),
+            _per_prompt("cache_salt", cache_salt, count, str, None),
+        )
+        jobs = [job for group in groups for job in group]
         try:
             for job in _progress(jobs) if progress else jobs:
                 for _ in self._updates(job):
                     pass
         finally:
             self._drop(jobs)
-        return [_output(job) for job in jobs]
+        return [_output(group) for group in groups]
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> TextStream:
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> TextStream:
         """Complete one prompt and give the text piece by piece; closing the iterator ends the request."""
-        (job,) = self._start([prompt], [params or SamplingParams()])
-        return TextStream(self, job)
+        params = params or SamplingParams()
+        if params.n != 1:
+            raise RequestError(f"a stream gives one answer, not {params.n}; use generate", "n")
+        (group,) = self._start([prompt], [params], [priority], [cache_salt])
+        return TextStream(self, group[0])
 
     def chat(
         self,
@@ -157,6 +227,8 @@ class LLM:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_variables: Mapping[str, Any] | None = None,
+        priority: int | Sequence[int] = 0,
+        cache_salt: str | Sequence[str | None] | None = None,
         progress: bool = False,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several, through the model's chat template."""
@@ -174,7 +246,13 @@ class LLM:
             )
             for c in conversations
         ]
-        return self.generate([self.tokenize(p, add_special_tokens=False) for p in prompts], params, progress=progress)
+        return self.generate(
+            [self.tokenize(p, add_special_tokens=False) for p in prompts],
+            params,
+            priority=priority,
+            cache_salt=cache_salt,
+            progress=progress,
+        )
 
     def chat_prompt(
         self,
@@ -228,20 +306,39 @@ class LLM:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _start(self, prompts: list[Prompt], params: list[SamplingParams]) -> list[_Job]:
-        """Queue all prompts, or none if one is refused."""
-        jobs = []
+    def stats(self) -> EngineStats:
+        """A snapshot of the engine's gauges and counters."""
+        with self._lock:
+            return self.engine.stats()
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached beginnings."""
+        with self._lock:
+            self.engine.reset_prefix_cache()
+
+    def _start(
+        self,
+        prompts: list[Prompt],
+        params: Sequence[SamplingParams],
+        priorities: Sequence[int],
+        salts: Sequence[str | None],
+    ) -> list[list[_Job]]:
+        """Queue all prompts, or none if one is refused; the jobs of each."""
         ids = [self.tokenize(p) if isinstance(p, str) else p for p in prompts]
         with self._lock:
             if self._closed:
                 raise EngineError("the LLM is closed")
-            for prompt, tokens, param in zip(prompts, ids, params, strict=True):
-                request = self.engine.make_request(tokens, param)
-                jobs.append(_Job(request, prompt if isinstance(prompt, str) else None))
-            for job in jobs:
-                self.engine.scheduler.add(job.request)
+            groups = [
+                [
+                    _Job(request, prompt if isinstance(prompt, str) else None)
+                    for request in self.engine.make_requests(tokens, param, priority=priority, cache_salt=salt)
+                ]
+                for prompt, tokens, param, priority, salt in zip(prompts, ids, params, priorities, salts, strict=True)
+            ]
+            self.engine.queue([[job.request for job in group] for group in groups])
+            for job in (job for group in groups for job in group):
                 self._jobs[job.request.id] = job
-        return jobs
+        return groups
 
     def _updates(self, job: _Job) -> Iterator[Update]:
         """The job's updates until it ends. Whoever waits for an update runs the engine, for all requests."""
@@ -256,6 +353,8 @@ class LLM:
                 finished = job.request.finish_reason is not None
             for update in updates:
                 job.text.append(update.text)
+                if update.logprobs is not None:
+                    job.logprobs.append(update.logprobs)
                 yield update
 
     def _drop(self, jobs: list[_Job]) -> None:
@@ -274,17 +373,30 @@ class LLM:
             self.engine.abort(job.request.id)
 
 
-def _output(job: _Job) -> RequestOutput:
+def _output(group: list[_Job]) -> RequestOutput:
+    first = group[0].request
+    return RequestOutput(
+        request_id=first.id if len(group) == 1 else first.id.removesuffix("-0"),
+        prompt=group[0].prompt,
+        prompt_token_ids=list(first.prompt),
+        outputs=[_completion(index, job) for index, job in enumerate(group)],
+        prompt_logprobs=first.prompt_logprobs,
+        cached_tokens=first.cached_tokens,
+    )
+
+
+def _completion(index: int, job: _Job) -> Completion:
     request = job.request
     assert request.finish_reason is not None
-    return RequestOutput(
-        request_id=request.id,
-        prompt=job.prompt,
-        prompt_token_ids=list(request.prompt),
+    return Completion(
+        index=index,
         text="".join(job.text),
         token_ids=list(request.outputs),
         finish_reason=request.finish_reason,
         stop_reason=request.stop_reason,
+        logprobs=None if request.params.logprobs is None else job.logprobs,
+        error=request.error,
+        timing=request.timing,
     )
 
 
@@ -297,12 +409,16 @@ def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return list(prompts)  # type: ignore[arg-type]
 
 
-def _params_list(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
-    if len(params) != count:
-        raise RequestError(f"{len(params)} sampling parameters were given for {count} prompts", "params")
-    return list(params)
+def _per_prompt(name: str, value: Any, count: int, kind: type, default: Any) -> list[Any]:
+    """`value` for each of `count` prompts: one for all (None: `default`), or a list with one each."""
+    if value is None or isinstance(value, kind):
+        return [default if value is None else value] * count
+    if not isinstance(value, list | tuple):
+        raise RequestError(f"{name} must be one {kind.__name__} or a list of them, not {value!r}", name)
+    if len(value) != count:
+        shown = "sampling parameters" if name == "params" else f"values of {name}"
+        raise RequestError(f"{len(value)} {shown} were given for {count} prompts", name)
+    return list(value)
 
 
 def _progress(jobs: list[_Job]) -> Iterable[_Job]:
