@@ -27,7 +27,7 @@ def write(grammar: Grammar, seed: int, limit: int = 400, prefer: bytes = b"") ->
     state, draw, out = grammar.new_state(), random.Random(seed), b""
     for _ in range(limit):
         tokens = allowed(state)
-        liked = [t for t in tokens if t in prefer] if prefer else []
+        liked = [t for t in tokens if t in set(prefer)]
         token = draw.choice(liked or tokens)
         assert state.accept(token)
         if state.finished:
