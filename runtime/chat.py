@@ -18,6 +18,8 @@ from inferir.runtime.tokenizer import read_json
 
 Message = Mapping[str, Any]
 
+MAX_ITERATIONS = 100_000  # numbers that all calls of range in one rendering may give
+
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -49,8 +51,12 @@ class ChatTemplate:
         if isinstance(source, list):  # several named templates
             named = {t["name"]: t["template"] for t in source}
             source = named.get("default")
-        if not source:
-            return None
+        return ChatTemplate.from_source(source, folder) if source else None
+
+    @staticmethod
+    def from_source(source: str, folder: Path) -> ChatTemplate:
+        """A template given as text, with the special tokens of the tokenizer in `folder`."""
+        config = read_json(folder / "tokenizer_config.json")
         return ChatTemplate(source, _special_tokens(read_json(folder / "special_tokens_map.json") | config))
 
     def render(
@@ -77,10 +83,15 @@ class ChatTemplate:
         marker = f"\x02{secrets.token_hex(16)}\x03"
         if continue_final_message:
             cleaned[-1]["content"] += marker
-        values = {"messages": cleaned, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        values = {
+            "messages": cleaned,
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+            "range": _BoundedRange(),
+        }
         try:
             text = self._template.render(**{**self._special_tokens, **(variables or {}), **values})
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as e:
+        except Exception as e:  # a template is a program that may fail in any way
             raise RequestError(f"the chat template refuses these messages: {e}", "messages") from None
         if continue_final_message:
             text, found, _ = text.rpartition(marker)
@@ -108,7 +119,38 @@ def _message(message: Message, index: int) -> dict[str, Any]:
         content = "".join(parts)
     elif not isinstance(content, str):
         raise RequestError(f"messages[{index}].content must be a string or a list of text parts", "messages")
-    return {**message, "content": content}
+    out = {**message, "content": content}
+    if message.get("tool_calls") is not None:
+        out["tool_calls"] = _tool_calls(message["tool_calls"], index)
+    else:
+        out.pop("tool_calls", None)
+    return out
+
+
+def _tool_calls(calls: Any, index: int) -> list[dict[str, Any]]:
+    """Calls of the history, their arguments as an object where they are one; other text is left to the template."""
+    where = f"messages[{index}].tool_calls"
+    if not isinstance(calls, list | tuple):
+        raise RequestError(f"{where} must be a list", "messages")
+    out = []
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise RequestError(f"{where} must hold functions with a name", "messages")
+        out.append({**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}})
+    return out
+
+
+def _arguments(value: Any) -> Any:
+    if not isinstance(value, str):
+        return {} if value is None else value
+    if not value.strip():
+        return {}
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return parsed if isinstance(parsed, dict) else value
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
@@ -120,6 +162,20 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(value, str):
             out[name] = value
     return out
+
+
+class _BoundedRange:
+    """`range` for one rendering: nested loops over it cannot run for ever."""
+
+    def __init__(self) -> None:
+        self._left = MAX_ITERATIONS
+
+    def __call__(self, *bounds: int) -> range:
+        out = range(*bounds)
+        self._left -= len(out)
+        if self._left < 0:
+            raise jinja2.exceptions.SecurityError(f"loops over more than {MAX_ITERATIONS} numbers")
+        return out
 
 
 def _raise_exception(message: str) -> NoReturn:

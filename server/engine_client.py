@@ -13,10 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 import zmq.asyncio
@@ -41,7 +41,23 @@ class Job:
     index: int
     inbox: asyncio.Queue[tuple[int, m.TokenEvent | ApiError]]
     accepted: asyncio.Future[None]
+    prompt_tokens: int = 0
     finished: bool = False
+    arrival: float = field(default_factory=time.monotonic)
+    first: float = 0.0
+    last: float = 0.0
+    queued: float = 0.0
+    tokens: int = 0
+
+
+class Observer(Protocol):
+    """Who counts what the engine sends."""
+
+    def observe(self, job: Job, event: m.TokenEvent) -> None: ...
+
+    def observe_stats(self, stats: m.Stats) -> None: ...
+
+    def aborted(self) -> None: ...
 
 
 @dataclass
@@ -85,7 +101,7 @@ class EngineClient:
 
     artifact: Path
     options: Mapping[str, Any]
-    on_updates: Callable[[m.Updates], None] = lambda updates: None
+    observer: Observer | None = None
     phase: str = "loading"
     failure: InferirError | None = None
     stats: m.Stats = field(default_factory=m.Stats)
@@ -137,7 +153,7 @@ class EngineClient:
         """Give a request to the engine. Raises `ApiError` if it is refused, or no engine is there."""
         if self.phase != "ready":
             raise not_ready(self.phase)
-        job = Job(f"r{next(self._ids)}", index, inbox, asyncio.get_running_loop().create_future())
+        job = Job(f"r{next(self._ids)}", index, inbox, asyncio.get_running_loop().create_future(), len(prompt))
         self._jobs[job.id] = job
         try:
             await self._send(m.Add(job.id, prompt, params))
@@ -152,6 +168,8 @@ class EngineClient:
         self._jobs.pop(job.id, None)
         if not job.finished:
             job.finished = True
+            if self.observer is not None:
+                self.observer.aborted()
             with contextlib.suppress(EngineError):
                 await self._send(m.Abort(job.id))
 
@@ -197,7 +215,7 @@ class EngineClient:
             was_ready = self.phase == "ready"
             status = self._handle.child.poll()
             self.phase = "restarting" if was_ready or self.restarts else self.phase
-            self.stats = m.Stats()
+            self._set_stats(m.Stats())
             self.fail_all(engine_died())
             self._handle.close(kill=True)
             attempt = 0 if was_ready else attempt + 1
@@ -235,12 +253,11 @@ class EngineClient:
     def _route(self, message: m.FromEngine, handle: EngineProcessHandle) -> None:
         match message:
             case m.Updates():
-                self.stats = message.stats
+                self._set_stats(message.stats)
                 for event in message.events:
                     self._deliver(event)
-                self.on_updates(message)
             case m.Stats():
-                self.stats = message
+                self._set_stats(message)
             case m.Accepted():
                 job = self._jobs.get(message.id)
                 if job is not None and not job.accepted.done():
@@ -255,6 +272,11 @@ class EngineClient:
                 self.capacity = message.capacity
                 self.phase = "ready"
 
+    def _set_stats(self, stats: m.Stats) -> None:
+        self.stats = stats
+        if self.observer is not None:
+            self.observer.observe_stats(stats)
+
     def _deliver(self, event: m.TokenEvent) -> None:
         job = self._jobs.get(event.id)
         if job is None:
@@ -262,4 +284,6 @@ class EngineClient:
         if event.finish_reason is not None:
             job.finished = True
             del self._jobs[event.id]
+        if self.observer is not None:
+            self.observer.observe(job, event)
         job.inbox.put_nowait((job.index, event))

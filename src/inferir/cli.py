@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from inferir import __version__, env
-from inferir.commands import cache, chat, compile_model, failures, inspect, plan, run, verify
+from inferir.commands import cache, chat, compile_model, failures, inspect, plan, run, serve, verify
 from inferir.ir.errors import InferirError
 
 
@@ -36,6 +36,7 @@ app = typer.Typer(
     epilog=f"Environment:\n\n{_VARIABLES}",
 )
 app.command("compile")(compile_model.command)
+app.command()(serve.serve)
 app.command()(run.run)
 app.command()(chat.chat)
 app.command()(verify.verify)

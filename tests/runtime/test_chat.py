@@ -100,6 +100,7 @@ def test_the_templates_own_refusal() -> None:
         "{{ namespace(__class__=1) }}",
         "{{ dict.__init__.__globals__ }}",
         "{% for i in range(10000000) %}x{% endfor %}",
+        "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
         "{{ undefined.attribute }}",
         "{{ 1 / 0 }}",
     ],
@@ -109,6 +110,26 @@ def test_templates_cannot_reach_out_or_crash(source: str) -> None:
     with pytest.raises(RequestError, match="chat template"):
         ChatTemplate(source).render(messages)
     assert messages == [{"role": "user", "content": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        ({"a": 1}, '{"a": 1}'),
+        ("", "{}"),
+        (None, "{}"),
+        ('{"a":', '"{\\"a\\":"'),
+        ("[]", '"[]"'),
+    ],
+)
+def test_arguments_of_tool_calls(arguments: Any, text: str) -> None:
+    template = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments | tojson }}")
+    calls = [{"function": {"name": "f", "arguments": arguments}}]
+    assert template.render([{"role": "assistant", "tool_calls": calls}]) == text
+    assert (
+        ChatTemplate("{{ messages[0].tool_calls is defined }}").render([{"role": "x", "tool_calls": None}]) == "False"
+    )
 
 
 def test_variables_and_date() -> None:

@@ -1,0 +1,83 @@
+"""Request bodies: read under limits, and parsed strictly, so that every bad one is a 4xx with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import Any, NoReturn
+
+from starlette.requests import Request
+
+from inferir.server.errors import ApiError
+
+READ_SECONDS = 30.0
+
+
+async def read_json(request: Request, limit: int) -> dict[str, Any]:
+    """The body as a JSON object of at most `limit` bytes. Raises `ApiError` with status 400, 408 or 413."""
+    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise ApiError(400, f"the content type is {kind!r}; send application/json")
+    try:
+        return parse_object(await asyncio.wait_for(_read(request, limit), READ_SECONDS))
+    except TimeoutError:
+        raise ApiError(408, f"the body did not arrive within {READ_SECONDS:g} s") from None
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit() or int(length) > limit:
+        raise _too_large(limit)
+    out = bytearray()
+    async for part in request.stream():
+        out += part
+        if len(out) > limit:
+            raise _too_large(limit)
+    return bytes(out)
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the body is larger than {limit:,} bytes", headers={"connection": "close"})
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Strict JSON: UTF-8, no duplicate keys, no NaN, infinities or numbers that become one, no lone surrogates."""
+    try:
+        text = body.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=_pairs, parse_constant=_constant, parse_float=_float)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ApiError(400, "the body has a lone surrogate, which is no text") from None
+    except UnicodeDecodeError as error:
+        raise ApiError(400, f"the body is not UTF-8: byte {error.start} is invalid") from None
+    except RecursionError:
+        raise ApiError(400, "the body is nested too deeply") from None
+    except ValueError as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "the body must be a JSON object")
+    return value
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ApiError(400, f"the key {key[:100]!r} appears twice", key[:100])
+            seen.add(key)
+    return out
+
+
+def _constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return value

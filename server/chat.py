@@ -1,0 +1,124 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from inferir.server import fields
+from inferir.server.errors import ApiError
+from inferir.server.generation import Generation
+from inferir.server.parameters import engine_params, sequences, truncate
+from inferir.server.responses import EventStream, json_response, while_connected
+from inferir.server.service import Service
+
+
+async def chat(service: Service, request: Request, body: Mapping[str, Any], headers: dict[str, str]) -> Response:
+    """Answer a checked body. Raises `ApiError`."""
+    n = sequences(body)
+    if n > service.options.max_sequences:
+        raise ApiError.invalid(f"n={n} is more than {service.options.max_sequences} sequences in one request", "n")
+    usage, continuous = fields.stream_options(body)
+    _check_tools(body)
+    params = engine_params(body, body.get("max_completion_tokens") or body.get("max_tokens"))
+    params |= _logprobs(body)
+    ids = truncate(await service.chat_tokens(body), body, service.max_model_len)
+    service.check_prompt(ids, "messages")
+    generation = Generation(service.client, [ids], params, n)
+    answer = _Answer(service, body, generation)
+    await while_connected(request, generation.start())
+    if body.get("stream"):
+        return EventStream(answer.stream(usage, continuous), generation.close, headers)
+    try:
+        return json_response(await while_connected(request, answer.whole()), headers=headers)
+    finally:
+        await generation.close()
+
+
+class _Answer:
+    """The documents that answer a conversation."""
+
+    def __init__(self, service: Service, body: Mapping[str, Any], generation: Generation) -> None:
+        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._model = body.get("model") or service.names[0]
+        self._generation = generation
+        self._ids = bool(body.get("return_token_ids"))
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer in one document."""
+        generation = self._generation
+        async for _ in generation.events():
+            pass
+        choices = []
+        for i, c in enumerate(generation.choices):
+            message = {"role": "assistant", "content": "".join(c.text), "refusal": None}
+            choice: dict[str, Any] = {
+                "index": i,
+                "message": message,
+                "logprobs": None,
+                "finish_reason": c.finish_reason,
+                "stop_reason": c.stop_reason,
+            }
+            if self._ids:
+                choice["token_ids"] = c.tokens
+            choices.append(choice)
+        out = {**self._head("chat.completion"), "choices": choices, "usage": generation.usage()}
+        if self._ids:
+            out["prompt_token_ids"] = generation.prompts[0]
+        return out
+
+    async def stream(self, usage: bool, continuous: bool) -> AsyncIterator[dict[str, Any]]:
+        """First the role of each answer, then a chunk per token that brings text."""
+        generation = self._generation
+        head = self._head("chat.completion.chunk")
+
+        def chunk(i: int, delta: dict[str, Any], finish: str | None = None, stop: int | str | None = None) -> Any:
+            choice = {"index": i, "delta": delta, "logprobs": None, "finish_reason": finish, "stop_reason": stop}
+            out = {**head, "choices": [choice]}
+            if usage:
+                out["usage"] = generation.usage_of(i) if continuous else None
+            return out
+
+        for i in range(len(generation.choices)):
+            first = chunk(i, {"role": "assistant", "content": ""})
+            if self._ids and i == 0:
+                first["prompt_token_ids"] = generation.prompts[0]
+            yield first
+        async for i, event in generation.events():
+            if event.text or event.finish_reason or self._ids:
+                out = chunk(i, {"content": event.text} if event.text else {}, event.finish_reason, event.stop_reason)
+                if self._ids:
+                    out["choices"][0]["token_ids"] = [] if event.token is None else [event.token]
+                yield out
+        if usage:
+            yield {**head, "choices": [], "usage": generation.usage()}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+
+
+def _logprobs(body: Mapping[str, Any]) -> dict[str, Any]:
+    """`logprobs: true` asks for the log-probabilities of chosen tokens, `top_logprobs` for those of the likeliest."""
+    top = body.get("top_logprobs")
+    if body.get("logprobs"):
+        return {"logprobs": top or 0}
+    if top:
+        raise ApiError.invalid("top_logprobs needs logprobs: true", "top_logprobs")
+    return {}
+
+
+def _check_tools(body: Mapping[str, Any]) -> None:
+    """Tools may be described to the model; calls are not parsed."""
+    tools, choice = body.get("tools"), body.get("tool_choice")
+    if choice is not None and choice != "none" and not tools:
+        raise ApiError.invalid("tool_choice needs tools", "tool_choice")
+    if tools and choice != "none":
+        raise ApiError.invalid(
+            "tool calls are not supported; with tool_choice: none the tools are only described to the model", "tools"
+        )

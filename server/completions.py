@@ -1,0 +1,138 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from inferir.server import fields
+from inferir.server.errors import ApiError
+from inferir.server.generation import Generation
+from inferir.server.parameters import engine_params, sequences, truncate
+from inferir.server.responses import EventStream, json_response, while_connected
+from inferir.server.service import Service
+
+DEFAULT_MAX_TOKENS = 16
+
+
+async def completions(service: Service, request: Request, body: Mapping[str, Any], headers: dict[str, str]) -> Response:
+    """Answer a checked body. Raises `ApiError`."""
+    n = sequences(body)
+    usage, continuous = fields.stream_options(body)
+    params = engine_params(body, body.get("max_tokens") or DEFAULT_MAX_TOKENS)
+    if body.get("logprobs") is not None:
+        params["logprobs"] = body["logprobs"]
+    prompts = await _prompts(service, body, n)
+    generation = Generation(service.client, prompts, params, n)
+    echoes = _echoes(service, body, prompts)
+    answer = _Answer(service, body, generation, echoes)
+    await while_connected(request, generation.start())
+    if body.get("stream"):
+        return EventStream(answer.stream(usage, continuous), generation.close, headers)
+    try:
+        return json_response(await while_connected(request, answer.whole()), headers=headers)
+    finally:
+        await generation.close()
+
+
+class _Answer:
+    """The documents that answer a request."""
+
+    def __init__(self, service: Service, body: Mapping[str, Any], generation: Generation, echoes: list[str]) -> None:
+        self._head = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": body.get("model") or service.names[0],
+        }
+        self._generation = generation
+        self._echoes = echoes
+        self._ids = bool(body.get("return_token_ids"))
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer in one document."""
+        generation = self._generation
+        async for _ in generation.events():
+            pass
+        choices = []
+        for i, c in enumerate(generation.choices):
+            choice = self._choice(i, self._echoes[i] + "".join(c.text), c.finish_reason, c.stop_reason)
+            if self._ids:
+                choice |= {"token_ids": c.tokens, "prompt_token_ids": generation.prompts[i // generation.n]}
+            choices.append(choice)
+        return {**self._head, "choices": choices, "usage": generation.usage()}
+
+    async def stream(self, usage: bool, continuous: bool) -> AsyncIterator[dict[str, Any]]:
+        """A chunk per token that brings text."""
+        generation = self._generation
+        begun: set[int] = set()
+        async for i, event in generation.events():
+            first = i not in begun
+            if not (event.text or event.finish_reason or self._ids or (first and self._echoes[i])):
+                continue
+            begun.add(i)
+            text = self._echoes[i] + event.text if first else event.text
+            choice = self._choice(i, text, event.finish_reason, event.stop_reason)
+            if self._ids:
+                choice["token_ids"] = [] if event.token is None else [event.token]
+                if first:
+                    choice["prompt_token_ids"] = generation.prompts[i // generation.n]
+            chunk = {**self._head, "choices": [choice]}
+            if usage:
+                chunk["usage"] = generation.usage_of(i) if continuous else None
+            yield chunk
+        if usage:
+            yield {**self._head, "choices": [], "usage": generation.usage()}
+
+    def _choice(self, i: int, text: str, finish: str | None, stop: int | str | None) -> dict[str, Any]:
+        return {"index": i, "text": text, "logprobs": None, "finish_reason": finish, "stop_reason": stop}
+
+
+async def _prompts(service: Service, body: Mapping[str, Any], n: int) -> list[list[int]]:
+    """Token ids of the prompt: a string, token ids, or a list of either."""
+    prompt = body.get("prompt")
+    if prompt is None:
+        raise ApiError.invalid("prompt is required", "prompt")
+    if isinstance(prompt, str) or (isinstance(prompt, list) and prompt and not isinstance(prompt[0], str | list)):
+        prompt = [prompt]
+    if not isinstance(prompt, list) or not prompt:
+        raise ApiError.invalid("prompt must be a string, token ids, or a list of either, and not empty", "prompt")
+    most = service.options.max_sequences
+    if len(prompt) * n > most:
+        raise ApiError.invalid(
+            f"{len(prompt)} prompts times n={n} are more than {most} sequences in one request", "prompt"
+        )
+    special = body.get("add_special_tokens")
+    out = []
+    for one in prompt:
+        if type(one) is not type(prompt[0]):
+            raise ApiError.invalid("prompt mixes text and token ids", "prompt")
+        if isinstance(one, str):
+            service.need_tokenizer("prompt")
+            ids = await service.in_thread(service.encode, one, add_special_tokens=special is None or special)
+        elif isinstance(one, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in one):
+            ids = one
+        else:
+            raise ApiError.invalid("prompt must be a string, token ids, or a list of either", "prompt")
+        ids = truncate(ids, body, service.max_model_len)
+        service.check_prompt(ids, "prompt")
+        out.append(ids)
+    return out
+
+
+def _echoes(service: Service, body: Mapping[str, Any], prompts: list[list[int]]) -> list[str]:
+    """What stands before the text of each sequence: its prompt, with `echo`."""
+    n = sequences(body)
+    if not body.get("echo"):
+        return [""] * (len(prompts) * n)
+    if body.get("logprobs") is not None:
+        raise ApiError.invalid("echo together with logprobs is not supported; use prompt_logprobs", "echo")
+    tokenizer = service.need_tokenizer("echo")
+    skip = body.get("skip_special_tokens")
+    texts = [tokenizer.decode(p, skip_special_tokens=skip is None or bool(skip)) for p in prompts]
+    return [text for text in texts for _ in range(n)]

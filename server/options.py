@@ -1,0 +1,34 @@
+"""What a user may choose about the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Options of `inferir serve`; `engine` are fields of `EngineOptions`.
+
+    host, port, uds: where to listen; with uds, a Unix socket at that path instead. api_keys: if any, inference needs
+    one of them. served_names: names that requests may give as model; the first is shown. grace: seconds that running
+    requests get after SIGTERM. strict: refuse unknown fields. body_limit: bytes of a request. max_sequences: prompts
+    times n in one request. origins: origins that browsers may call from, "*" for all.
+    """
+
+    artifact: Path
+    host: str = "127.0.0.1"
+    port: int = 8000
+    uds: str | None = None
+    api_keys: tuple[str, ...] = ()
+    served_names: tuple[str, ...] = ()
+    chat_template: Path | None = None
+    grace: float = 30.0
+    strict: bool = False
+    body_limit: int = 8 << 20
+    max_sequences: int = 1024
+    origins: tuple[str, ...] = ("*",)
+    metrics_prefix: str = "inferir"
+    engine: Mapping[str, Any] = field(default_factory=dict)

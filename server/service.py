@@ -1,0 +1,151 @@
+"""What all routes share: the model's facts, its tokenizer and template, and the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from inferir.ir.artifact import Manifest, read_manifest
+from inferir.ir.errors import ArtifactError, RequestError
+from inferir.runtime.chat import ChatTemplate
+from inferir.runtime.tokenizer import Tokenizer
+from inferir.server.engine_client import EngineClient
+from inferir.server.errors import ApiError, draining, not_ready
+from inferir.server.metrics import Metrics
+from inferir.server.options import ServerOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Names with which template variables could replace what the server itself gives to the template.
+_RESERVED = ("messages", "tools", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message")
+
+
+class Service:
+    """One served artifact. Raises `ArtifactError` if its manifest, tokenizer or template cannot be read."""
+
+    def __init__(self, options: ServerOptions, client: EngineClient) -> None:
+        self.options = options
+        self.client = client
+        self.manifest: Manifest = read_manifest(options.artifact)
+        folder = options.artifact / "tokenizer"
+        self.tokenizer = Tokenizer.load(folder) if (folder / "tokenizer.json").exists() else None
+        self.template = _template(options)
+        self.names = options.served_names or (self.manifest.model.name,)
+        self.metrics = Metrics(options.metrics_prefix, self.names[0])
+        client.observer = self.metrics
+        self.draining = False
+        self._threads = ThreadPoolExecutor(2, "inferir-text")
+
+    @property
+    def phase(self) -> str:
+        """ "ready", or what the server waits for."""
+        if self.draining:
+            return "draining"
+        if self.client.phase == "ready" and not self.client.responsive:
+            return "not responding"
+        return self.client.phase
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of a request at most, prompt included."""
+        limit = int(self.options.engine.get("max_model_len") or self.manifest.limits.max_model_len)
+        return min(limit, self.client.capacity or limit)
+
+    def check_ready(self) -> None:
+        """Raise `ApiError` 503 unless requests can be served now."""
+        if self.draining:
+            raise draining()
+        if self.client.phase != "ready":
+            raise not_ready(self.client.phase)
+
+    def check_model(self, body: Mapping[str, Any]) -> None:
+        """Raise `ApiError` 404 for a model with another name; none means the served one."""
+        name = body.get("model")
+        if name is not None and name not in self.names:
+            raise ApiError(
+                404, f"the model {name[:200]!r} does not exist; {self.names[0]!r} is served", "model", "model_not_found"
+            )
+
+    async def in_thread(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run work on text beside the event loop; a `RequestError` becomes an `ApiError`."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*args, **kwargs))
+        except RequestError as error:
+            raise ApiError.from_request_error(error) from None
+
+    def need_tokenizer(self, field: str) -> Tokenizer:
+        if self.tokenizer is None:
+            raise ApiError.invalid("the artifact has no tokenizer; give the prompt as token ids", field)
+        return self.tokenizer
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return self.need_tokenizer("prompt").encode(text, add_special_tokens=add_special_tokens)
+
+    async def chat_tokens(self, body: Mapping[str, Any]) -> list[int]:
+        """Token ids of a conversation, as the chat template writes it, with one beginning-of-text token at most."""
+        if self.template is None:
+            raise ApiError.invalid(
+                "the model has no chat template; use /v1/completions, or start the server with --chat-template FILE",
+                "messages",
+            )
+        variables = body.get("chat_template_kwargs") or {}
+        for name in variables:
+            if name in _RESERVED:
+                raise ApiError.invalid(f"chat_template_kwargs may not set {name}", "chat_template_kwargs")
+        if body.get("messages") is None:
+            raise ApiError.invalid("messages is required", "messages")
+        continued = bool(body.get("continue_final_message"))
+        generation = body.get("add_generation_prompt")
+        self.need_tokenizer("messages")
+        text = await self.in_thread(
+            self.template.render,
+            body["messages"],
+            tools=body.get("tools") or None,
+            add_generation_prompt=not continued if generation is None else generation,
+            continue_final_message=continued,
+            variables=variables,
+        )
+        special = bool(body.get("add_special_tokens"))
+        ids = await self.in_thread(self.encode, text, add_special_tokens=special)
+        bos = self._bos() if special else None
+        return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
+
+    def check_prompt(self, ids: list[int], field: str) -> None:
+        """Raise `ApiError` for a prompt that the engine could never serve."""
+        vocabulary = self.manifest.model.vocab_size
+        if not ids:
+            raise ApiError.invalid(f"{field} is empty; give at least one token", field)
+        bad = next((i for i in ids if not 0 <= i < vocabulary), None)
+        if bad is not None:
+            raise ApiError.invalid(f"token id {bad} is outside the vocabulary of {vocabulary}", field)
+        if len(ids) >= self.max_model_len:
+            raise ApiError(
+                400,
+                f"the prompt has {len(ids)} tokens, which leaves no room for an answer: the context length is "
+                f"{self.max_model_len}",
+                field,
+                "context_length_exceeded",
+            )
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _bos(self) -> int | None:
+        assert self.tokenizer is not None
+        token = self.tokenizer.config.get("bos_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        return self.tokenizer.id(token) if isinstance(token, str) else None
+
+
+def _template(options: ServerOptions) -> ChatTemplate | None:
+    folder = options.artifact / "tokenizer"
+    if options.chat_template is None:
+        return ChatTemplate.load(folder)
+    try:
+        source = options.chat_template.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"--chat-template {options.chat_template}: {error}") from None
+    return ChatTemplate.from_source(source, folder)

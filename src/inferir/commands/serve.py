@@ -1,0 +1,96 @@
+"""`inferir serve ART`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from inferir.commands import arguments as a
+from inferir.ir.errors import InferirError
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def serve(
+    artifact: a.Artifact,
+    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", help="Port to listen on; 0 takes a free one and prints it.")] = 8000,
+    uds: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Listen on a Unix socket at this path instead.")
+    ] = None,
+    api_key: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Key that inference needs. May be repeated.")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with such keys, one per line; hidden from `ps`.")
+    ] = None,
+    served_model_name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Name that requests give as model. May be repeated. Default: the model's."),
+    ] = None,
+    chat_template: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Jinja chat template to use instead of the artifact's.")
+    ] = None,
+    kv_cache_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help='KV-cache memory, such as "2GiB". Default: half the free memory.')
+    ] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(metavar="N", help="Requests that run at once.")] = None,
+    max_num_batched_tokens: Annotated[int | None, typer.Option(metavar="N", help="Tokens per step at most.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens per request at most.")] = None,
+    threads: a.Threads = None,
+    grace: Annotated[
+        float, typer.Option(metavar="S", min=0, help="Seconds that running requests get after SIGTERM.")
+    ] = 30.0,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse requests with unknown fields.")] = False,
+    allowed_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Origin that browsers may call from. May be repeated. Default: any."),
+    ] = None,
+    metrics_prefix: Annotated[
+        str, typer.Option(metavar="NAME", help="Stands before the colon in names of metrics.")
+    ] = "inferir",
+    log_level: Annotated[str, typer.Option(metavar="|".join(LOG_LEVELS), help="How much is logged.")] = "info",
+) -> None:
+    """Serve an artifact over HTTP with the OpenAI API, metrics and a chat page."""
+    if log_level not in LOG_LEVELS:
+        raise typer.BadParameter(f"choose one of {', '.join(LOG_LEVELS)}", param_hint="--log-level")
+    logging.getLogger("inferir").setLevel(log_level.upper())
+    engine = {
+        "kv_cache_memory": kv_cache_memory,
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "max_model_len": max_model_len,
+        "threads": threads,
+    }
+    from inferir.server.options import ServerOptions
+    from inferir.server.serve import serve as run
+
+    run(
+        ServerOptions(
+            artifact=artifact,
+            host=host,
+            port=port,
+            uds=uds,
+            api_keys=(*(api_key or ()), *_keys(api_key_file)),
+            served_names=tuple(served_model_name or ()),
+            chat_template=chat_template,
+            grace=grace,
+            strict=strict,
+            origins=tuple(allowed_origin or ("*",)),
+            metrics_prefix=metrics_prefix,
+            engine={k: v for k, v in engine.items() if v is not None},
+        )
+    )
+
+
+def _keys(path: Path | None) -> list[str]:
+    """Non-empty lines of a file. A file without any would leave the server open, so it is refused."""
+    if path is None:
+        return []
+    keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not keys:
+        raise InferirError(f"{path}: has no key")
+    return keys
