@@ -141,6 +141,14 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, Any] = {}
 
 
+EDITS_PER_ROW = 4096
+
+
+def max_edits(max_rows: int, max_model_len: int) -> int:
+    """See `LimitsRecord.max_edits`."""
+    return max_rows * (max_model_len + EDITS_PER_ROW)
+
+
 class LimitsRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Upper bounds of the symbols, fixed when the artifact was compiled.
 
@@ -154,6 +162,11 @@ class LimitsRecord(msgspec.Struct, frozen=True, kw_only=True):
     max_rows: int
     max_blocks: int
     block_size: int
+
+    @property
+    def max_edits(self) -> int:
+        """Bound of E: a row may edit every token of its text, for penalties, and `EDITS_PER_ROW` others."""
+        return max_edits(self.max_rows, self.max_model_len)
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):

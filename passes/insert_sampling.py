@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from inferir.ir.dtypes import DType
 from inferir.ir.errors import PassError
 from inferir.ir.graph import Builder, Graph, Provenance
-from inferir.ir.types import TensorType
+from inferir.ir.ops.sample import operand_types
 from inferir.passes.base import ROWS_GATHERED, SAMPLED
 
 
 @dataclass(frozen=True)
 class InsertSampling:
-    """Adds the inputs `temperature` f32, `seed` i32 and `counter` i32, one per logit row, and the output `tokens` i32
-    [R].
+    """Adds the operands of `sample.draw` (`ir.ops.sample.operand_types`) as inputs: parameters per logit row [R], a
+    bitmask of allowed tokens, and a list of edits [E]; and the output `tokens` i32 [R].
 
     valid: how many logits may be drawn (a padded vocabulary has more); default all.
     """
@@ -34,8 +33,6 @@ class InsertSampling:
         if not 0 < valid <= vocabulary:
             raise PassError(f"{self.name}: {valid} tokens may be drawn, but there are {vocabulary} logits")
         b = Builder(Provenance("sampler", "draw"))
-        shape = logits.type.shape[:1]
-        kinds = {"temperature": DType.F32, "seed": DType.I32, "counter": DType.I32}
-        inputs = [b.input(name, TensorType(shape, dtype)) for name, dtype in kinds.items()]
+        inputs = [b.input(name, type_) for name, type_ in operand_types(logits.type).items()]
         tokens = b.op("sample.draw", logits, *inputs, valid=valid)
         return Graph((*graph.inputs, *inputs), (*graph.outputs, tokens), (*graph.output_names, "tokens"), graph.name)

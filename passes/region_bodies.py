@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from inferir.ir.draw_inputs import EDIT_OPERANDS, ROW_OPERANDS
 from inferir.ir.graph import Attrs, Builder, Graph, Node, Provenance, Value, rebuild
 from inferir.passes.grouping import Group, Uses
 
@@ -15,7 +16,8 @@ _NAMED = {
     "tensor.gather_rows": "gather",
 }
 _PLAIN_INPUTS = frozenset(
-    {"ids", "positions", "slots", "block_tables", "attn_items", "rows", "temperature", "seed", "counter"}
+    {"ids", "positions", "slots", "block_tables", "attn_items", "rows"}
+    | {name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)}
 )
 
 

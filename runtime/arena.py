@@ -87,6 +87,7 @@ def _sizes(limits: LimitsRecord, num_blocks: int) -> dict[str, int]:
         "A": limits.max_tokens,
         "MB": limits.max_blocks,
         "NB": num_blocks,
+        "E": limits.max_edits,
     }
 
 

@@ -8,7 +8,7 @@ rows up to the last one in use.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
 from inferir.runtime.executor.base import Executor
 from inferir.runtime.kv.cache import TableInput
 from inferir.runtime.request import Request
+from inferir.runtime.sampling_rows import SamplingRows
 from inferir.runtime.scheduler import Scheduled
 
 Array = npt.NDArray[Any]
@@ -36,9 +37,10 @@ class PreparedStep:
 class InputBatch:
     """Rows of running requests over the executor's input arrays.
 
-    Inputs (by name, all C-contiguous): ids [T], positions [T], attn_items [A, 4], rows [R], seed [R], counter [R] i32;
-    temperature [R] f32; and per KV table its slots [T] and block table [S, MB] i32. Models whose rotary frequencies
-    depend on the sequence also have lengths [T] i32: the prompt's length, or position + 1 beyond the prompt.
+    Inputs (by name, all C-contiguous): ids [T], positions [T], attn_items [A, 4], rows [R] i32; those of the draw,
+    which `SamplingRows` fills (`ir/draw_inputs.py`); and per KV table its slots [T] and block table [S, MB] i32. Models
+    whose rotary frequencies depend on the sequence also have lengths [T] i32: the prompt's length, or position
+    + 1 beyond the prompt.
     """
 
     def __init__(
@@ -51,8 +53,7 @@ class InputBatch:
         self._free_rows = list(range(max_seqs))  # a heap: the lowest row first keeps S small
         self._used_rows: set[int] = set()
         self._tokens = np.zeros((max_seqs, max_model_len), np.int32)
-        self._temperature = np.zeros(max_seqs, np.float32)
-        self._seed = np.zeros(max_seqs, np.int32)
+        self._sampling = SamplingRows(executor.inputs, max_seqs)
         self._prompt = np.zeros(max_seqs, np.int32)  # lengths of prompts
         self._copied = np.zeros((len(tables), max_seqs), np.int64).tolist()  # table entries that are up to date
         self._nulled = np.zeros((len(tables), max_seqs), np.int64).tolist()
@@ -82,10 +83,16 @@ class InputBatch:
         if request.num_tokens < self._tokens.shape[1]:
             self._tokens[request.row, request.num_tokens] = token
         request.outputs.append(token)
+        self._sampling.append(request.row, token)
+
+    def constrain(self, index: int, fill: Callable[[Array], object]) -> None:
+        """Let `fill` write which tokens logit row `index` of the prepared step may draw; see `SamplingRows`."""
+        self._sampling.constrain(index, fill)
 
     def release(self, request: Request) -> None:
         """Give back the row of a request that no longer runs."""
         if request.row >= 0:
+            self._sampling.release(request.row)
             self._used_rows.remove(request.row)
             heapq.heappush(self._free_rows, request.row)
             request.row = -1
@@ -96,8 +103,7 @@ class InputBatch:
         prompt = self._prompt[row] = len(request.prompt)
         self._tokens[row, :prompt] = request.prompt
         self._tokens[row, prompt : request.num_tokens] = request.outputs
-        self._temperature[row] = 0.0 if request.params.greedy else request.params.temperature
-        self._seed[row] = request.seed
+        self._sampling.bind(request)
         for copied, nulled in zip(self._copied, self._nulled, strict=True):
             copied[row] = nulled[row] = 0
 
@@ -141,6 +147,4 @@ class InputBatch:
     def _fill_rows(self, row: Array, token: Array, sampled: list[Request]) -> None:
         total = len(sampled)
         self._inputs["rows"][:total] = token
-        self._inputs["temperature"][:total] = self._temperature[row]
-        self._inputs["seed"][:total] = self._seed[row]
-        self._inputs["counter"][:total] = [len(r.outputs) for r in sampled]
+        self._sampling.fill(row, sampled)

@@ -19,6 +19,7 @@ from inferir.runtime.detokenizer import make_detokenizer
 from inferir.runtime.executor.base import Executor, StepOutputs
 from inferir.runtime.kv.cache import KVCache
 from inferir.runtime.kv.prefix import PrefixKey
+from inferir.runtime.logit_rules import compile_rules
 from inferir.runtime.logprobs import TokenLogprobs, token_logprobs
 from inferir.runtime.prompt_scores import PromptScores
 from inferir.runtime.request import Grammar, Request
@@ -193,6 +194,7 @@ class Engine:
             raise RequestError("stop strings need a tokenizer, and this engine has none; use stop_token_ids", "stop")
         name = request_id if request_id is not None else f"request-{next(self._ids)}"
         wanted = self.capacity if params.max_tokens is None else len(ids) + params.max_tokens
+        rules = compile_rules(params, self.limits.vocab_size, self.limits.eos_token_ids, self.tokenizer)
         length = len(ids) if "lengths" in self.executor.inputs else None
         group: list[Request] = []
         for index in range(params.n):
@@ -205,6 +207,7 @@ class Engine:
                 blocks=self.kv.new_sequence(),
                 priority=priority,
                 cache_salt=cache_salt,
+                rules=rules,
                 hashes=self.kv.hashes(PrefixKey(salt=cache_salt, prompt_length=length)),
                 grammar=grammar,
                 leader=group[0] if group and self.kv.prefix is not None else None,
@@ -268,11 +271,9 @@ class Engine:
 
     def _mask(self, step: PreparedStep) -> None:
         """Let grammars say which tokens may come next."""
-        inputs = self.executor.inputs
         for row, request in enumerate(step.sampled):
             if request.matcher is not None:
-                inputs["masked"][row] = 1
-                request.matcher.fill(inputs["bitmask"][row])
+                self.batch.constrain(row, request.matcher.fill)
 
     def _deliver_all(self, step: PreparedStep, outputs: StepOutputs) -> list[Update]:
         now = time.monotonic()

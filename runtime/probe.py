@@ -62,7 +62,7 @@ def _step(engine: Engine, scheduled: list[Scheduled]) -> Logits:
     for start in range(0, step.counts.tokens, width):
         count = min(width, step.counts.tokens - start)
         inputs["rows"][:count] = np.arange(start, start + count)
-        for name in ("temperature", "seed", "counter"):
+        for name in ("temperature", "masked", "edit_count"):  # greedy, unchanged rows: only the logits matter
             inputs[name][:count] = 0
         parts.append(engine.executor.run(step.descriptor, replace(step.counts, rows=count)).logits.copy())
     for s in scheduled:

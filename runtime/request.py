@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from inferir.runtime.detokenizer import Detokenizer
 from inferir.runtime.kv.cache import SequenceBlocks
 from inferir.runtime.kv.prefix import BlockHashes
+from inferir.runtime.logit_rules import LogitRules
 from inferir.runtime.logprobs import TokenLogprobs
 from inferir.runtime.sampling import SamplingParams
 
@@ -88,9 +89,9 @@ class Request:
     ends. seed: the 32-bit seed of its draws. row: its row in the input batch while it runs, else -1. priority: lower
     numbers go first, under the policy of that name. order: its place among requests of equal priority. hashes: the
     hash chain of its blocks, None without prefix caching. committed: leading blocks that others may find.
-    cached_tokens: prompt tokens that were found in the cache when it was first admitted. grammar, leader: what it waits
-    for before it is admitted: a grammar to be compiled, a request whose prompt it shares. prompt_logprobs: grows with
-    the prompt's computed part if asked for; its first entry is None.
+    rules: what it does to its logits. cached_tokens: prompt tokens that were found in the cache when it was first
+    admitted. grammar, leader: what it waits for before it is admitted: a grammar to be compiled, a request whose prompt
+    it shares. prompt_logprobs: grows with the prompt's computed part if asked for; its first entry is None.
     """
 
     id: str
@@ -111,6 +112,7 @@ class Request:
     priority: int = 0
     cache_salt: str | None = None
     adapter: str | None = None
+    rules: LogitRules | None = None
     order: int = -1
     hashes: BlockHashes | None = None
     committed: int = 0

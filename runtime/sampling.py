@@ -8,12 +8,18 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any
 
 from inferir.ir.errors import RequestError
 
+MAX_ANSWERS = 128
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
+MAX_LISTED = 1024
+"""Most entries of logit_bias, bad_words and stop_token_ids."""
+MAX_LOGPROBS = 20
+BIAS_LIMIT = 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +27,28 @@ class SamplingParams:
     """Parameters of one request, named as in the OpenAI API and vLLM.
 
     max_tokens: generated tokens at most; None means as many as the context holds. A larger number than that is cut to
-    it. temperature: 0 picks the most likely token; above 0, logits are divided by it before the draw. seed: makes
-    draws repeatable, whatever else runs beside the request; None draws a fresh one. stop: generation ends before the
-    first of these strings appears in the text (or after it, with include_stop_str_in_output). stop_token_ids:
-    generation ends with one of these tokens, whose text is left out. ignore_eos: go on after an end-of-sequence token.
-    skip_special_tokens: leave special tokens out of the text.
+    it. n: independent answers. seed: makes draws repeatable, whatever else runs beside the request; None draws a fresh
+    one.
 
-    The remaining fields exist in those APIs but only at the value that switches them off.
-    Raises `RequestError` naming the field for a value that is invalid or not supported.
+    temperature: 0 picks the most likely token; above 0, logits are divided by it before the draw. min_p: only tokens at
+    least this share as likely as the most likely one. top_k: only the k most likely; 0 and -1 are no limit, as is
+    anything beyond the vocabulary. top_p: only the most likely that make up this share. They apply in this order, each
+    to what the one before left; tokens exactly as likely as the last one kept stay too.
+
+    allowed_token_ids: only these. logit_bias: numbers added to logits by token id (strings of digits are ids too),
+    clamped to -100 … 100. bad_words: never complete these texts, as tokens encode them at the start of a text or after
+    a space. repetition_penalty: logits of tokens in prompt or output are divided by it if positive, else multiplied.
+    presence_penalty, frequency_penalty: subtracted once, and once per occurrence, for tokens of the output. All four
+    act before the temperature, in the order of this paragraph.
+
+    stop: generation ends before the first of these strings appears in the text (or after it, with
+    include_stop_str_in_output). stop_token_ids: generation ends with one of these tokens, whose text is left out.
+    min_tokens: generated tokens before which none of these, nor an end-of-sequence token, ends it. ignore_eos: go on
+    after an end-of-sequence token. skip_special_tokens: leave special tokens out of the text.
+
+    logprobs, prompt_logprobs: also give log-probabilities of this many most likely tokens, before all of the above.
+
+    Raises `RequestError` naming the field for a value that is invalid.
     """
 
     max_tokens: int | None = 16
@@ -39,7 +59,6 @@ class SamplingParams:
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-
     n: int = 1
     top_p: float = 1.0
     top_k: int = 0
@@ -49,25 +68,38 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[Any, float] | None = None
-    bad_words: list[str] | None = None
-    allowed_token_ids: list[int] | None = None
+    bad_words: tuple[str, ...] | list[str] | None = None
+    allowed_token_ids: tuple[int, ...] | list[int] | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _integer("max_tokens", self.max_tokens, low=1)
-        _number("temperature", self.temperature, low=0.0, high=100.0)
         _integer("seed", self.seed, low=-(2**63), high=2**64 - 1)
+        for name, low, high in _INTEGERS:
+            value = getattr(self, name)
+            if value is None and name not in ("logprobs", "prompt_logprobs"):
+                raise RequestError(f"{name} must be an integer, not None", name)
+            _integer(name, value, low, high)
+        for name, least, most in _NUMBERS:
+            _number(name, getattr(self, name), least, most)
+        for name in ("top_p", "repetition_penalty"):
+            if getattr(self, name) == 0:
+                raise RequestError(f"{name} must be above 0", name)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise RequestError(f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}", "min_tokens")
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
         object.__setattr__(self, "stop", _stops(self.stop))
-        object.__setattr__(self, "stop_token_ids", _ids(self.stop_token_ids))
-        for name, off in _OFF.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not (value in off or (value in ([], (), {}) and None in off)):
-                shown = " or ".join(repr(v) for v in off)
-                raise RequestError(f"{name}={value!r} is not supported by this version; leave it at {shown}", name)
+        object.__setattr__(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids, MAX_LISTED))
+        object.__setattr__(self, "bad_words", _words(self.bad_words))
+        object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
+        if self.allowed_token_ids is not None:
+            allowed = _ids("allowed_token_ids", self.allowed_token_ids)
+            if not allowed:
+                raise RequestError("allowed_token_ids is empty, which leaves no token to draw", "allowed_token_ids")
+            object.__setattr__(self, "allowed_token_ids", allowed)
 
     @staticmethod
     def parse(values: Mapping[str, Any]) -> SamplingParams:
@@ -93,27 +125,33 @@ class SamplingParams:
         return self.stop
 
     @property
+    def bias(self) -> Mapping[int, float]:
+        """logit_bias with integer ids, clamped."""
+        assert self.logit_bias is not None
+        return self.logit_bias
+
+    @property
     def stop_ids(self) -> frozenset[int]:
         return frozenset(self.stop_token_ids or ())
 
 
 _NAMES = tuple(f.name for f in fields(SamplingParams))
 
-_OFF: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "top_p": (1.0,),
-    "top_k": (0, -1),
-    "min_p": (0.0,),
-    "min_tokens": (0,),
-    "presence_penalty": (0.0,),
-    "frequency_penalty": (0.0,),
-    "repetition_penalty": (1.0,),
-    "logit_bias": (None,),
-    "bad_words": (None,),
-    "allowed_token_ids": (None,),
-    "logprobs": (None,),
-    "prompt_logprobs": (None,),
-}
+_INTEGERS: tuple[tuple[str, int, int | None], ...] = (
+    ("n", 1, MAX_ANSWERS),
+    ("top_k", -1, None),
+    ("min_tokens", 0, None),
+    ("logprobs", 0, MAX_LOGPROBS),
+    ("prompt_logprobs", 0, MAX_LOGPROBS),
+)
+_NUMBERS = (
+    ("temperature", 0.0, 100.0),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("repetition_penalty", 0.0, 100.0),
+)
 
 
 def seed_i32(seed: int | None) -> int:
@@ -156,11 +194,43 @@ def _stops(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _ids(value: object) -> tuple[int, ...]:
+def _ids(name: str, value: object, most: int | None = None) -> tuple[int, ...]:
     if value is None:
         return ()
     if not isinstance(value, list | tuple) or not all(isinstance(i, int) and not isinstance(i, bool) for i in value):
-        raise RequestError(f"stop_token_ids must be a list of token ids, not {value!r}", "stop_token_ids")
+        raise RequestError(f"{name} must be a list of token ids, not {value!r}", name)
     if any(i < 0 for i in value):
-        raise RequestError(f"stop_token_ids must not be negative: {min(value)}", "stop_token_ids")
+        raise RequestError(f"{name} must not be negative: {min(value)}", name)
+    if most is not None and len(value) > most:
+        raise RequestError(f"{name} takes at most {most} ids, not {len(value)}", name)
     return tuple(value)
+
+
+def _words(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or not all(isinstance(w, str) for w in value):
+        raise RequestError(f"bad_words must be a list of strings, not {value!r}", "bad_words")
+    if len(value) > MAX_LISTED or any(len(w) > MAX_STOP_CHARS for w in value):
+        raise RequestError(f"bad_words takes at most {MAX_LISTED} strings of {MAX_STOP_CHARS} characters", "bad_words")
+    if any(not w for w in value):
+        raise RequestError("bad_words must not contain an empty string", "bad_words")
+    return tuple(value)
+
+
+def _bias(value: object) -> Mapping[int, float]:
+    if value is None:
+        return MappingProxyType({})
+    if not isinstance(value, Mapping):
+        raise RequestError(f"logit_bias must map token ids to numbers, not {value!r}", "logit_bias")
+    if len(value) > MAX_LISTED:
+        raise RequestError(f"logit_bias takes at most {MAX_LISTED} ids, not {len(value)}", "logit_bias")
+    out: dict[int, float] = {}
+    for key, number in value.items():
+        token = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 12 else key
+        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+            raise RequestError(f"logit_bias: {key!r} is not a token id", "logit_bias")
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise RequestError(f"logit_bias: {number!r}, for token {token}, is not a number", "logit_bias")
+        out[token] = min(max(float(number), -BIAS_LIMIT), BIAS_LIMIT)
+    return MappingProxyType(out)

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import torch
 
 from inferir.ir.dims import R, T
+from inferir.ir.draw_inputs import EDIT_OPERANDS, ROW_OPERANDS
 from inferir.ir.dtypes import DType, torch_dtype
 from inferir.ir.graph import Builder, Graph, Value
 from inferir.ir.ops.attn import kpack
 from inferir.ir.ops.kv import cache_type
+from inferir.ir.ops.sample import operand_types
 from inferir.ir.types import TensorType
 
 BLOCK = 16
@@ -129,22 +131,35 @@ def arithmetic(dtype: DType, rows: int = 4) -> Case:
     return Case(Graph((x,), tuple(outs)), [torch.randn(rows, 21).to(torch_dtype(dtype))], rows)
 
 
-def draw(rows: int = 24, vocab: int = 1000, valid: int = 997) -> Case:
+def draw_operands(rows: int, vocab: int) -> dict[str, torch.Tensor]:
+    """Operands of `sample.draw` that draw greedily, without mask, filters and edits."""
+    words = (vocab + 31) // 32
+    ints = {n: torch.zeros(rows, dtype=torch.int32) for n, t in ROW_OPERANDS if t is DType.I32}
+    floats = {n: torch.zeros(rows) for n, t in ROW_OPERANDS if t is DType.F32}
+    given = {**ints, **floats, "top_p": torch.ones(rows), "bitmask": torch.zeros(rows, words, dtype=torch.int32)}
+    edits = {n: torch.zeros(1, dtype=torch_dtype(t)) for n, t in EDIT_OPERANDS}
+    return {n: {**given, **edits}[n] for n, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)}
+
+
+def draw_case(logits: torch.Tensor, valid: int | None = None, **operands: torch.Tensor) -> Case:
+    """A draw from `logits` with some operands given, the others neutral."""
+    rows, vocab = logits.shape
+    given = {"logits": logits, **(draw_operands(rows, vocab) | operands)}
     b = Builder()
-    logits = b.input("logits", TensorType((R, vocab), DType.F32))
-    heat = b.input("temperature", TensorType((R,), DType.F32))
-    seed, counter = (b.input(n, TensorType((R,), DType.I32)) for n in ("seed", "counter"))
-    tensors = [
-        torch.randn(rows, vocab) * 3,
-        torch.rand(rows) * 2 * (torch.arange(rows) % 3 > 0),
-        torch.randint(-(2**31), 2**31 - 1, (rows,)).int(),
-        torch.randint(0, 1000, (rows,)).int(),
-    ]
-    tensors[0][:, valid:] = 1e4
-    return Case(
-        Graph((logits, heat, seed, counter), (b.op("sample.draw", logits, heat, seed, counter, valid=valid),)),
-        tensors,
-        rows,
+    type_ = TensorType((R, vocab), DType.F32)
+    inputs = [b.input(n, t) for n, t in {"logits": type_, **operand_types(type_)}.items()]
+    return Case(Graph(tuple(inputs), (b.op("sample.draw", *inputs, valid=valid or vocab),)), list(given.values()), rows)
+
+
+def draw(rows: int = 24, vocab: int = 1000, valid: int = 997) -> Case:
+    logits = torch.randn(rows, vocab) * 3
+    logits[:, valid:] = 1e4
+    return draw_case(
+        logits,
+        valid,
+        temperature=torch.rand(rows) * 2 * (torch.arange(rows) % 3 > 0),
+        seed=torch.randint(-(2**31), 2**31 - 1, (rows,)).int(),
+        counter=torch.randint(0, 1000, (rows,)).int(),
     )
 
 

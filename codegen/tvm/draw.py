@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from inferir.codegen.tvm import draw_filter
 from inferir.codegen.tvm.affine import Affine, Var
+from inferir.codegen.tvm.draw_filter import RowScratch
 from inferir.codegen.tvm.evaluate import Evaluator
 from inferir.codegen.tvm.llvm_lib import call
 from inferir.codegen.tvm.reduce import Accumulator
 from inferir.codegen.tvm.source import Writer, f32, ramp, splat, vtype
+from inferir.ir.draw_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph import Node
 
 LANES = 16
+NOTHING = 0x7FFFFFFF  # where an arg-max accumulator starts: no value was above -inf
 
 
 def _u32(value: int, lanes: int) -> str:
@@ -44,41 +50,134 @@ def _gumbel(e: Evaluator, key: str, position: str, lanes: int) -> str:
 
 
 def write_draw(out: Writer, node: Node, e: Evaluator, target: str) -> int:
-    """Write the statements that store the drawn token of the current `row` to `target`. Returns the name counter."""
-    logits, temperature, seed, counter = node.operands
+    """Write the statements that store the drawn token of the current `row` to `target`. Returns the name counter.
+
+    A row without mask, edits and filters is drawn from where its logits lie; any other is copied to scratch memory
+    first.
+    """
     valid = node.attrs["valid"]
     if valid < LANES:
         raise CodegenError(f"sample.draw: a vocabulary of {valid} entries is smaller than a vector of {LANES}")
-    full = valid // LANES
-    steps = [(0, LANES, full)]
-    if valid % LANES:
-        steps.append((valid - LANES, LANES, 1))  # overlaps: seeing an entry twice does not change an arg-max
-    best = Accumulator("draw", "argmax")
-    best.declare(out, [lanes for _, lanes, _ in steps])
-    best.declare_result(out)
-    best.reset(out)
-    heat = e.value(temperature, "row", (), 1)
-    names = e.counter
-    for hot in (True, False):
-        with out.block(f"if {heat} > T.float32(0.0):" if hot else "else:"):
-            scope = e.fork(out)
-            scope.counter = names
-            key = ""
+    return _Draw(out, node, e, target, RowScratch(valid)).write()
+
+
+def scratch_bytes(node: Node) -> int:
+    """Scratch memory that the text of `write_draw` needs."""
+    return RowScratch(node.attrs["valid"]).nbytes
+
+
+class _Draw:
+    def __init__(self, out: Writer, node: Node, e: Evaluator, target: str, scratch: RowScratch) -> None:
+        self.out, self.e, self.target, self.scratch = out, e, target, scratch
+        self.logits = node.operands[0]
+        names = [name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)]
+        self.operands = dict(zip(names, node.operands[1:], strict=True))
+        self.words = mask_words(int(self.logits.type.shape[1]))
+        valid = scratch.valid
+        self.steps = [(0, valid // LANES)]
+        if valid % LANES:
+            self.steps.append((valid - LANES, 1))  # overlaps: seeing an entry twice does not change an arg-max
+        self.best = Accumulator("draw", "argmax")
+
+    def write(self) -> int:
+        out, best = self.out, self.best
+        best.declare(out, [LANES])
+        best.declare_result(out)
+        draw_filter.declare(out)
+        best.reset(out)
+        scalars = ("temperature", "top_k", "top_p", "min_p", "masked", "edit_count")
+        heat, k, p, low, masked, edits = (self._scalar(name) for name in scalars)
+        filters = f"({k} > 0 and {k} < {self.scratch.valid}) or {p} < T.float32(1.0) or {low} > T.float32(0.0)"
+        with out.block(f"if {masked} != 0 or {edits} > 0 or ({heat} > T.float32(0.0) and ({filters})):"):
+            self._copy(masked, edits)
+            with out.block(f"if {heat} > T.float32(0.0):"):
+                draw_filter.scale(out, self.scratch, heat)
+                draw_filter.threshold(out, self.scratch, k, p, low)
+                self._sweep_scratch(hot=True)
+            with out.block("else:"):
+                self._sweep_scratch(hot=False)
+        with out.block("else:"):
+            with out.block(f"if {heat} > T.float32(0.0):"):
+                self._sweep_row(heat)
+            with out.block("else:"):
+                self._sweep_row("")
+        token = best.finish(out, self.scratch.valid)
+        out.line(f"{self.target}[row] = T.Select({token} == {NOTHING}, T.int32(-1), {token})")
+        return self.e.counter
+
+    def _scalar(self, name: str) -> str:
+        return self.e.value(self.operands[name], "row", (), 1)
+
+    def _buffer(self, name: str) -> str:
+        value = self.operands[name]
+        if value not in self.e.memory:
+            raise CodegenError(f"sample.draw: operand {name} must lie in memory")
+        return self.e.memory[value]
+
+    def _scope(self) -> Evaluator:
+        """An evaluator for a block; `_leave` takes its names over."""
+        return self.e.fork(self.out)
+
+    def _leave(self, scope: Evaluator) -> None:
+        self.e.counter = scope.counter
+
+    def _copy(self, masked: str, edits: str) -> None:
+        """Values of the row, masked and edited, in scratch memory."""
+        out, at = self.out, self.scratch
+        draw_filter.pad(out, at)
+        for index, step in self._row_steps():
+            out_value = step.value(self.logits, "row", (index,), LANES)
+            out.line(f"{at.at(0, index.text())} = {out_value}")
+        with out.block(f"if {masked} != 0:"):
+            draw_filter.mask(out, at, self._buffer("bitmask"), self.words)
+        with out.block(f"if {edits} > 0:"):
+            names = ("edit_begin", "edit_count", *(name for name, _ in EDIT_OPERANDS))
+            draw_filter.edit(out, at, {name: self._buffer(name) for name in names})
+
+    def _row_steps(self) -> Iterator[tuple[Affine, Evaluator]]:
+        """The row in vectors, each inside its loop."""
+        for start, count in self.steps:
+            var = Var("jd", count)
+            index = Affine(((var, LANES),), start) if count > 1 else Affine(offset=start)
+            with self.out.block(f"for jd in range({count}):"):
+                step = self._scope()
+                yield index, step
+                self._leave(step)
+
+    def _noise_key(self) -> str:
+        scope = self._scope()
+        key = _key(scope, scope.value(self.operands["seed"], "row", (), 1), self._counter(scope))
+        self._leave(scope)
+        return key
+
+    def _counter(self, scope: Evaluator) -> str:
+        return scope.value(self.operands["counter"], "row", (), 1)
+
+    def _sweep_row(self, heat: str) -> None:
+        """Arg-max over the logits where they lie; with a temperature, over the perturbed ones."""
+        key = self._noise_key() if heat else ""
+        for index, step in self._row_steps():
+            value = step.value(self.logits, "row", (index,), LANES)
+            if heat:
+                noise = _gumbel(step, key, index.text(), LANES)
+                value = step.let(f"{value} / {splat(heat, LANES)} + {noise}", "float32", LANES)
+            self.best.update(self.out, value, LANES, index.text())
+
+    def _sweep_scratch(self, hot: bool) -> None:
+        """The same over the prepared row; vectors wholly below the threshold are skipped."""
+        out, width = self.out, self.scratch.padded // LANES
+        key = self._noise_key() if hot else ""
+        with out.block(f"for jd in range({width}):"):
+            step = self._scope()
+            index = Affine(((Var("jd", width), LANES),)) if width > 1 else Affine()
+            value = step.let(self.scratch.at(0, index.text()), "float32", LANES)
             if hot:
-                key = _key(scope, scope.value(seed, "row", (), 1), scope.value(counter, "row", (), 1))
-            for start, lanes, count in steps:
-                var = Var("jd", count)
-                index = Affine(((var, lanes),), start) if count > 1 else Affine(offset=start)
-                head = f"for jd in range({count}):" if count > 1 else "for jd in range(1):"
-                with out.block(head):
-                    step = scope.fork(out)
-                    step.counter = names = scope.counter
-                    value = step.value(logits, "row", (index,), lanes)
-                    if hot:
-                        noise = _gumbel(step, key, index.text(), lanes)
-                        value = step.let(f"{value} / {splat(heat, lanes)} + {noise}", "float32", lanes)
-                    best.update(out, value, lanes, index.text())
-                    scope.counter = step.counter
-            names = scope.counter
-    out.line(f"{target}[row] = {best.finish(out, valid)}")
-    return names
+                with out.block(f"if {call('inf_hmax', LANES, value)} >= d_thr[0]:"):
+                    noise = _gumbel(step, key, index.text(), LANES)
+                    kept = f'T.Cast("float32x{LANES}", {value} >= {splat("d_thr[0]", LANES)})'
+                    low = f32(float("-inf"), LANES)
+                    value = step.let(call("inf_where", LANES, kept, f"{value} + {noise}", low), "float32", LANES)
+                    self.best.update(out, value, LANES, index.text())
+            else:
+                self.best.update(out, value, LANES, index.text())
+            self._leave(step)

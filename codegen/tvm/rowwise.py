@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from inferir.codegen.tvm.affine import Affine, Var, flatten, unflatten
 from inferir.codegen.tvm.decompose import decompose
-from inferir.codegen.tvm.draw import write_draw
+from inferir.codegen.tvm.draw import scratch_bytes, write_draw
 from inferir.codegen.tvm.evaluate import Evaluator, Index, SplitNeededError, has_row, static_shape
 from inferir.codegen.tvm.llvm_lib import call
 from inferir.codegen.tvm.reduce import Accumulator
@@ -192,7 +192,8 @@ class _RowKernel:
                     out.line(line.removeprefix("    " * 3))
             out.line("return T.int32(0)")
         chunks = f"({count} + {rows - 1}) // {rows}" if rows > 1 else count
-        return ChunkKernel(self.name, tuple(self.params), out.text(), chunks)
+        scratch = max([0, *(scratch_bytes(r.value.node) for r in self.roots if r.value.op == "sample.draw")])
+        return ChunkKernel(self.name, tuple(self.params), out.text(), chunks, scratch)
 
     def _rows_per_chunk(self) -> int:
         widest = 1

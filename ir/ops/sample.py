@@ -1,10 +1,16 @@
-"""sample: drawing tokens inside the compiled graph."""
+"""sample: drawing tokens inside the compiled graph.
+
+The reference below says what a row's token is; kernels agree with it except where float32 rounding decides: a value
+within rounding of the min-p threshold, a top-p mass within rounding of p, or two perturbed logits within rounding.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from inferir.ir.dims import E
+from inferir.ir.draw_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
 from inferir.ir.dtypes import DType
 from inferir.ir.graph import Attrs
 from inferir.ir.ops.common import need
@@ -15,13 +21,25 @@ if TYPE_CHECKING:
     import torch
 
 MASK32 = 0xFFFFFFFF
+LOWEST = -3.4028234663852886e38
+"""The lowest finite float32: what lies below it, -inf, is never drawn."""
+
+
+def operand_types(logits: TensorType) -> dict[str, TensorType]:
+    """Types of the operands of `sample.draw` after the logits, by name, in order."""
+    rows = logits.shape[:1]
+    types = {name: TensorType(rows, dtype) for name, dtype in ROW_OPERANDS}
+    types["bitmask"] = TensorType((*rows, mask_words(int(logits.shape[1]))), DType.I32)
+    return types | {name: TensorType((E,), dtype) for name, dtype in EDIT_OPERANDS}
 
 
 def _draw_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    logits, temperature, seed, counter = types
+    logits = types[0]
     need(logits.rank == 2 and logits.dtype is DType.F32, f"logits are {logits}, expected f32 rows")
-    for t, dtype in ((temperature, DType.F32), (seed, DType.I32), (counter, DType.I32)):
-        need(t.shape == logits.shape[:1] and t.dtype is dtype, f"per-row operand {t}")
+    wanted = operand_types(logits)
+    for (name, want), have in zip(wanted.items(), types[1:], strict=True):
+        fits = have.shape == want.shape if want.shape != (E,) else have.rank == 1
+        need(fits and have.dtype is want.dtype, f"operand {name} is {have}, expected {want}")
     need(0 < attrs["valid"] <= int(logits.shape[1]), f"valid = {attrs['valid']} of {logits.shape[1]}")
     return TensorType(logits.shape[:1], DType.I32)
 
@@ -46,27 +64,97 @@ def uniform(seed: torch.Tensor, counter: torch.Tensor, n: int) -> torch.Tensor:
     return ((bits >> 10).float() + 0.5) * (1.0 / 4194304.0)
 
 
+def unpack_mask(bitmask: torch.Tensor, n: int) -> torch.Tensor:
+    """[R, n] bool from words of 32 bits."""
+    import torch
+
+    ids = torch.arange(n)
+    return ((bitmask[:, ids // 32] >> (ids % 32)) & 1).bool()
+
+
+def kept(row: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
+    """Which entries of a row of logits (divided by the temperature) min-p, top-k and top-p leave, as bools.
+
+    min-p keeps what is at least min_p times as likely as the most likely entry (Nguyen et al. 2024). top-k keeps the k
+    largest, and everything equal to the k-th; 0 or less, or the whole row, is no limit. top-p keeps, of what is left,
+    the most likely entries until their share of the mass reaches p (Holtzman et al. 2020), and everything equal to the
+    last of them; 1 is no limit. The largest entry is always kept, -inf never unless the maximum is not finite.
+    """
+    import torch
+
+    top = row.max()
+    if not bool(torch.isfinite(top)):
+        return torch.ones_like(row, dtype=torch.bool)
+    keep = row >= LOWEST
+    if min_p > 0:
+        keep &= row >= top + torch.log(torch.tensor(min_p, dtype=torch.float32))
+    if 0 < top_k < len(row):
+        keep &= row >= row.topk(top_k).values[-1]
+    if top_p < 1:
+        values, order = row.sort(descending=True, stable=True)
+        mass = torch.where(keep, (row - top).exp(), 0.0)[order].double().cumsum(0)
+        keep &= row >= values[int((mass < top_p * mass[-1]).sum())]
+    return keep
+
+
+def _edit(rows: torch.Tensor, begin: torch.Tensor, count: torch.Tensor, edits: Sequence[torch.Tensor]) -> None:
+    """Apply each row's edits in order."""
+    import torch
+
+    ids, bias, repeat, minus = edits
+    for r, (first, n) in enumerate(zip(begin.tolist(), count.tolist(), strict=True)):
+        for e in range(first, first + n):
+            token = int(ids[e])
+            if 0 <= token < rows.shape[1]:
+                x = rows[r, token] + bias[e]
+                rows[r, token] = torch.where(x > 0, x / repeat[e], x * repeat[e]) - minus[e]
+
+
 def _draw_eval(
-    attrs: Attrs, logits: torch.Tensor, temperature: torch.Tensor, seed: torch.Tensor, counter: torch.Tensor
+    attrs: Attrs,
+    logits: torch.Tensor,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
+    seed: torch.Tensor,
+    counter: torch.Tensor,
+    masked: torch.Tensor,
+    bitmask: torch.Tensor,
+    begin: torch.Tensor,
+    count: torch.Tensor,
+    *edits: torch.Tensor,
 ) -> torch.Tensor:
     import torch
 
-    rows = logits[:, : attrs["valid"]]
-    noise = -torch.log(-torch.log(uniform(seed, counter, rows.shape[1])))
+    n, lowest = attrs["valid"], float("-inf")
+    rows = logits[:, :n].clone()
+    rows = torch.where((masked != 0)[:, None] & ~unpack_mask(bitmask, n), lowest, rows)
+    _edit(rows, begin, count, edits)
     hot = temperature > 0
-    scaled = rows / torch.where(hot, temperature, torch.ones(()))[:, None] + noise
-    return torch.where(hot[:, None], scaled, rows).argmax(-1).to(torch.int32)
+    scaled = rows / torch.where(hot, temperature, torch.ones(()))[:, None]
+    for r in hot.nonzero().flatten().tolist():
+        keep = kept(scaled[r], int(top_k[r]), float(top_p[r]), float(min_p[r]))
+        scaled[r] = torch.where(keep, scaled[r], lowest)
+    noise = -torch.log(-torch.log(uniform(seed, counter, n)))
+    scaled = torch.where(hot[:, None], scaled + noise, rows)
+    scaled = torch.where(scaled.isnan(), lowest, scaled)
+    best, token = scaled.max(-1).values, scaled.argmax(-1)
+    return torch.where(best == lowest, -1, token).to(torch.int32)
 
 
 define(
     OpDef(
         "sample.draw",
-        4,
+        1 + len(ROW_OPERANDS) + len(EDIT_OPERANDS),
         _draw_type,
         _draw_eval,
         attrs={"valid": int},
-        doc="One token per row of logits [R, V] among the first `valid` entries: the arg-max where temperature is 0, "
-        "else a draw from softmax(logits / temperature) as arg-max of logits / temperature + Gumbel noise (Gumbel "
-        "1954). The noise is a function of (seed, counter, index).",
+        doc="One token per row of logits [R, V] among the first `valid` entries. In this order: where `masked` is not "
+        "0, entries whose bit in `bitmask` is clear become -inf; edits [edit_begin, edit_begin + edit_count) change "
+        "the entry they name, x + bias, then x / repeat if x > 0 else x * repeat, then x - minus; if `temperature` is "
+        "0 the first maximum is the token; else x / temperature, min-p, top-k, top-p (see `kept`), and a draw from the "
+        "softmax of what is left as arg-max of x + Gumbel noise (Gumbel 1954). The noise is a function of (seed, "
+        "counter, index), so a row never depends on others. A row without a drawable entry (all -inf or NaN) gives -1.",
     )
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from inferir.ir.draw_inputs import EDIT_OPERANDS, ROW_OPERANDS
 from inferir.ir.errors import ArtifactError, EngineError
 from inferir.runtime import abi
 from inferir.runtime.arena import StepMemory
@@ -16,7 +17,7 @@ from inferir.runtime.loader import LoadedArtifact
 from inferir.runtime.program import StepProgram
 from inferir.runtime.workers import WorkerPool
 
-INPUTS = ("ids", "positions", "attn_items", "rows", "temperature", "seed", "counter")
+INPUTS = ("ids", "positions", "attn_items", "rows", *(name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)))
 OUTPUTS = ("tokens", "logits")
 
 

@@ -17,6 +17,7 @@ from inferir.frontend.facts import ModelFacts
 from inferir.frontend.model import load_source
 from inferir.ir.errors import InferirError
 from inferir.ir.kv_cache import plan_lanes
+from inferir.ir.manifest import max_edits
 from inferir.ir.target import Target
 from inferir.ir.types import TensorType
 from inferir.passes.manager import PipelineResult
@@ -103,6 +104,7 @@ def _io_bytes(result: PipelineResult, options: CompileOptions) -> int:
         "R": options.max_num_seqs,
         "A": options.max_num_batched_tokens,
         "MB": -(-options.max_model_len // options.block_size),
+        "E": max_edits(options.max_num_seqs, options.max_model_len),
     }
     inputs = [v.type for v in result.graph.inputs if "cache." not in str(v.node.attrs["name"])]
     return sum(_bytes(t, sizes) for t in inputs) + sum(o.nbytes for o in result.plan.outputs)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from row_bodies import draw_operands
 
 from inferir.ir.dims import T
 from inferir.ir.dtypes import DType, torch_dtype
@@ -15,7 +16,7 @@ from inferir.ir.types import TensorType
 from inferir.ir.verifier import verify
 from inferir.passes.base import Pass
 
-SIZES = {"T": 5, "S": 2, "R": 2, "NB": 8, "MB": 3, "A": 2}
+SIZES = {"T": 5, "S": 2, "R": 2, "NB": 8, "MB": 3, "A": 2, "E": 6}
 Tensors = dict[str, torch.Tensor]
 
 
@@ -132,10 +133,8 @@ class Paged:
         tables = [self.tables[name] + [0] * (widest - len(self.tables[name])) for name, _ in chunks]
         given = {k: torch.tensor(v, dtype=torch.int32) for k, v in {**columns, "block_tables": tables}.items()}
         count = len(columns["rows"])
-        given |= {
-            "temperature": torch.zeros(count),
-            **{k: torch.zeros(count, dtype=torch.int32) for k in ("seed", "counter")},
-        }
+        if "temperature" in self.graph.input_names:
+            given |= draw_operands(count, int(self.graph.output("logits").type.shape[1]))
         given |= self.caches
         out = interpret(self.graph, {n: given[n] for n in self.graph.input_names}, self.weights)
         self.caches = {n: out[n] for n in self.caches}

@@ -35,6 +35,7 @@ from inferir.ir.artifact import (
     file_records,
     write_manifest,
 )
+from inferir.ir.draw_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
 from inferir.ir.dtypes import DType
 from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
 from inferir.ir.target import Target
@@ -75,6 +76,13 @@ def reference(prompt: Sequence[int], params: SamplingParams, count: int, window:
     return tokens[len(prompt) :]
 
 
+def _draw_inputs(rows: int, edits: int) -> dict[str, np.ndarray]:
+    kinds = {DType.F32: np.float32, DType.I32: np.int32}
+    found = {n: np.zeros(rows, kinds[t]) for n, t in ROW_OPERANDS}
+    found["bitmask"] = np.zeros((rows, mask_words(VOCAB)), np.int32)
+    return found | {n: np.zeros(edits, kinds[t]) for n, t in EDIT_OPERANDS}
+
+
 @dataclass
 class FakeExecutor:
     """`windows` holds the window of each KV table (0 = full attention)."""
@@ -97,9 +105,7 @@ class FakeExecutor:
             "positions": np.zeros(t, i32),
             "attn_items": np.zeros((t, 4), i32),
             "rows": np.zeros(self.max_rows, i32),
-            "temperature": np.zeros(self.max_rows, np.float32),
-            "seed": np.zeros(self.max_rows, i32),
-            "counter": np.zeros(self.max_rows, i32),
+            **_draw_inputs(self.max_rows, self.max_seqs * 200),
         }
         for table in self.tables:
             self.inputs[table.slots] = np.zeros(t, i32)
@@ -279,10 +285,13 @@ def compiled_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
             attn_tile=1 if decode else 4,
         )
 
-    dtypes = {"temperature": DType.F32, "logits": DType.F32}
+    dtypes = {"logits": DType.F32, **dict(ROW_OPERANDS), **dict(EDIT_OPERANDS)}
     shapes: dict[str, tuple[int | str, ...]] = {
         **dict.fromkeys(("ids", "positions", "slots"), ("T",)),
-        **dict.fromkeys(("rows", "temperature", "seed", "counter"), ("R",)),
+        "rows": ("R",),
+        **{n: ("R",) for n, _ in ROW_OPERANDS},
+        "bitmask": ("R", mask_words(COMPILED_VOCAB)),
+        **{n: ("E",) for n, _ in EDIT_OPERANDS},
         "block_tables": ("S", "MB"),
         "attn_items": ("A", 4),
         "tokens": ("R",),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from inferir.ir.errors import RequestError
+from inferir.runtime.logit_rules import compile_rules
 from inferir.runtime.sampling import SamplingParams, seed_i32
 
 
@@ -39,20 +40,53 @@ from inferir.runtime.sampling import SamplingParams, seed_i32
         ("stop_token_ids", 3),
         ("ignore_eos", 1),
         ("skip_special_tokens", "no"),
-        ("n", 2),
+        ("n", 0),
+        ("n", 129),
         ("n", True),
-        ("top_p", 0.9),
-        ("top_k", 40),
-        ("min_p", 0.1),
-        ("min_tokens", 3),
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", 0.5),
-        ("repetition_penalty", 1.1),
-        ("logit_bias", {"5": 1.0}),
-        ("bad_words", ["x"]),
-        ("allowed_token_ids", [1]),
-        ("logprobs", 0),
-        ("prompt_logprobs", 1),
+        ("n", None),
+        ("top_p", 0.0),
+        ("top_p", 1.01),
+        ("top_p", math.nan),
+        ("top_p", None),
+        ("top_k", -2),
+        ("top_k", 0.01),
+        ("top_k", 40.0),
+        ("top_k", True),
+        ("top_k", "a"),
+        ("min_p", -0.1),
+        ("min_p", 1.5),
+        ("min_tokens", -1),
+        ("min_tokens", 17),
+        ("min_tokens", 2.0),
+        ("presence_penalty", 2.1),
+        ("presence_penalty", "1"),
+        ("frequency_penalty", -2.1),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", math.inf),
+        ("logit_bias", {"a": 1.0}),
+        ("logit_bias", {"-1": 1.0}),
+        ("logit_bias", {-1: 1.0}),
+        ("logit_bias", {1.5: 1.0}),
+        ("logit_bias", {True: 1.0}),
+        ("logit_bias", {"5": "x"}),
+        ("logit_bias", {"5": math.nan}),
+        ("logit_bias", {"5": None}),
+        ("logit_bias", [5]),
+        ("logit_bias", dict.fromkeys(range(1025), 1.0)),
+        ("bad_words", "x"),
+        ("bad_words", [""]),
+        ("bad_words", [1]),
+        ("bad_words", ["x"] * 1025),
+        ("allowed_token_ids", []),
+        ("allowed_token_ids", [-1]),
+        ("allowed_token_ids", ["1"]),
+        ("allowed_token_ids", 1),
+        ("stop_token_ids", list(range(1025))),
+        ("logprobs", -1),
+        ("logprobs", 21),
+        ("logprobs", True),
+        ("prompt_logprobs", 1.0),
+        ("prompt_logprobs", 21),
     ],
 )
 def test_refused_by_name(field: str, value: Any) -> None:
@@ -63,7 +97,7 @@ def test_refused_by_name(field: str, value: Any) -> None:
 
 
 def test_values_that_switch_a_parameter_off_are_accepted() -> None:
-    SamplingParams(
+    params = SamplingParams(
         n=1,
         top_p=1,
         top_k=-1,
@@ -75,6 +109,15 @@ def test_values_that_switch_a_parameter_off_are_accepted() -> None:
         bad_words=[],
         logit_bias={},
     )
+    for limit in (0, -1, 9999999, 2**40):
+        assert SamplingParams(top_k=limit).top_k == limit
+    assert compile_rules(params, 100, {7}, None) is None
+
+
+def test_biases_have_integer_ids_and_are_clamped() -> None:
+    params = SamplingParams(logit_bias={"5": -1000, 7: 2, "09": 0.5, 3: 100.5})
+    assert dict(params.bias) == {5: -100.0, 7: 2.0, 9: 0.5, 3: 100.0}
+    assert not SamplingParams().bias
 
 
 def test_normal_form() -> None:

@@ -14,7 +14,9 @@ from inferir.ir.dims import MB, NB, A, R, S, T
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph import Value
+from inferir.ir.ops.sample import operand_types
 from inferir.ir.target import Target
+from inferir.ir.types import TensorType
 
 BACKEND: Backend = TritonBackend()
 H100 = Target.named("sm_90")
@@ -54,8 +56,9 @@ def test_other_anchors_are_refused(make: Callable[[Any], Any], reason: str, body
 
 
 def draw(b: Any) -> Value:
-    rows = [b.arg(R, dtype=d) for d in (DType.F32, DType.I32, DType.I32)]
-    value = b.op("sample.draw", b.arg(R, 100, dtype=DType.F32), *rows, valid=100)
+    types = operand_types(TensorType((R, 100), DType.F32)).values()
+    operands = [b.arg(*t.shape, dtype=t.dtype) for t in types]
+    value = b.op("sample.draw", b.arg(R, 100, dtype=DType.F32), *operands, valid=100)
     assert isinstance(value, Value)
     return value
 

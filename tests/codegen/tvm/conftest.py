@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from row_bodies import Case
 
 from inferir.codegen.tvm import pool
 from inferir.codegen.tvm.build import build_module
+from inferir.codegen.tvm.rowwise import rowwise_kernel
 from inferir.codegen.tvm.source import ChunkKernel
+from inferir.ir.interpreter import run_body
 from inferir.ir.target import TARGETS, Target, host_features, missing_features
 
 _HAVE = host_features()
@@ -118,3 +122,34 @@ def runner(load: Callable[[str, Target], ctypes.CDLL]) -> Iterator[Callable[...,
     yield open_runner
     for r in opened:
         r.close()
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _tensor(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+    out = torch.from_numpy(array)
+    return out.view(torch.bfloat16) if like.dtype == torch.bfloat16 else out
+
+
+@pytest.fixture
+def run(runner: Callable[..., StepRunner], aligned: Callable[[Any], np.ndarray]) -> Callable[..., list[torch.Tensor]]:
+    """Run a case's kernel for the given target; returns the body's outputs in order."""
+
+    def go(case: Case, target: Target, workers: int = 0) -> list[torch.Tensor]:
+        kernel = rowwise_kernel("k", case.body)
+        reference = run_body(case.body, case.tensors)
+        arrays = [aligned(_array(t)) for t in case.tensors]
+        results = []
+        for value, want in zip(case.body.outputs, reference, strict=True):
+            if value.op == "kv.write":
+                results.append(arrays[case.body.inputs.index(value.node.operands[0])])
+            else:
+                arrays.append(aligned(np.zeros_like(_array(want.contiguous()))))
+                results.append(arrays[-1])
+        step = runner([kernel], target, workers)
+        step.step(step.table([(0, arrays)]), n_t=case.rows, n_r=case.rows)
+        return [_tensor(a, t) for a, t in zip(results, reference, strict=True)]
+
+    return go

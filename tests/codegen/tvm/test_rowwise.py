@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import row_bodies as bodies
 import torch
@@ -18,37 +17,6 @@ from inferir.ir.target import Target
 from inferir.ir.types import TensorType
 
 Run = Callable[..., list[torch.Tensor]]
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-
-
-def _tensor(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-    out = torch.from_numpy(array)
-    return out.view(torch.bfloat16) if like.dtype == torch.bfloat16 else out
-
-
-@pytest.fixture
-def run(runner: Callable, aligned: Callable) -> Run:
-    """Run a case's kernel for the given target; returns the body's outputs in order."""
-
-    def go(case: Case, target: Target, workers: int = 0) -> list[torch.Tensor]:
-        kernel = rowwise_kernel("k", case.body)
-        reference = run_body(case.body, case.tensors)
-        arrays = [aligned(_array(t)) for t in case.tensors]
-        results = []
-        for value, want in zip(case.body.outputs, reference, strict=True):
-            if value.op == "kv.write":
-                results.append(arrays[case.body.inputs.index(value.node.operands[0])])
-            else:
-                arrays.append(aligned(np.zeros_like(_array(want.contiguous()))))
-                results.append(arrays[-1])
-        step = runner([kernel], target, workers)
-        step.step(step.table([(0, arrays)]), n_t=case.rows, n_r=case.rows)
-        return [_tensor(a, t) for a, t in zip(results, reference, strict=True)]
-
-    return go
 
 
 def _close(got: torch.Tensor, want: torch.Tensor) -> None:
@@ -81,25 +49,6 @@ def test_rows_do_not_depend_on_their_number_or_on_threads(run: Run, host: Target
     whole = run(many, host, workers=2)[0]
     alone = run(Case(many.body, [many.tensors[0][77:78].clone(), many.tensors[1]], 1), host)[0]
     assert torch.equal(whole[77:78], alone)
-
-
-def test_drawn_tokens_equal_the_reference(run: Run, host: Target) -> None:
-    torch.manual_seed(3)
-    case = bodies.draw()
-    assert torch.equal(run(case, host)[0], run_body(case.body, case.tensors)[0])
-
-
-def test_equal_maxima_give_the_first(run: Run, host: Target) -> None:
-    case = bodies.draw(rows=3, vocab=64, valid=50)
-    case.tensors[0][:] = 0
-    case.tensors[0][1, 30] = case.tensors[0][1, 41] = 2.0
-    case.tensors[1][:] = 0
-    assert run(case, host)[0].tolist() == [0, 30, 0]
-
-
-def test_a_padded_vocabulary_is_never_drawn(run: Run, host: Target) -> None:
-    case = bodies.draw(rows=200, vocab=128, valid=100)
-    assert int(run(case, host)[0].max()) < 100
 
 
 def _body(op: str, *types: TensorType, **attrs: object) -> Graph:

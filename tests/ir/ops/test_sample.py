@@ -1,36 +1,36 @@
 """Drawing tokens: greedy rows, the distribution of draws, and that rows do not influence each other."""
 
+import math
+
 import pytest
 import torch
+from row_bodies import draw_case
 
 from inferir.ir.dims import R
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import IRError
-from inferir.ir.graph import Builder, Graph
-from inferir.ir.interpreter import interpret
-from inferir.ir.ops.sample import uniform
+from inferir.ir.graph import Builder
+from inferir.ir.interpreter import run_body
+from inferir.ir.ops.sample import kept, operand_types, uniform
 from inferir.ir.types import TensorType
 
 torch.set_num_threads(1)
 
+LOW = float("-inf")
 
-def draw(
-    logits: torch.Tensor, temperature: torch.Tensor, seed: torch.Tensor, counter: torch.Tensor, valid: int
-) -> torch.Tensor:
-    b = Builder()
-    types = {
-        "logits": TensorType((R, logits.shape[1]), DType.F32),
-        "temperature": TensorType((R,), DType.F32),
-        "seed": TensorType((R,), DType.I32),
-        "counter": TensorType((R,), DType.I32),
-    }
-    inputs = {n: b.input(n, t) for n, t in types.items()}
-    graph = Graph(tuple(inputs.values()), (b.op("sample.draw", *inputs.values(), valid=valid),))
-    given = {"logits": logits, "temperature": temperature, "seed": seed.int(), "counter": counter.int()}
-    out = interpret(graph, given)["out0"]
+
+def draw(logits: torch.Tensor, valid: int | None = None, **operands: torch.Tensor) -> torch.Tensor:
+    case = draw_case(logits, valid, **operands)
+    (out,) = run_body(case.body, case.tensors)
     assert isinstance(out, torch.Tensor)
     assert out.dtype == torch.int32
     return out
+
+
+def drawn(
+    logits: torch.Tensor, temperature: torch.Tensor, seed: torch.Tensor, counter: torch.Tensor, valid: int
+) -> torch.Tensor:
+    return draw(logits, valid, temperature=temperature, seed=seed.int(), counter=counter.int())
 
 
 def test_temperature_zero_is_the_first_maximum_of_valid_entries() -> None:
@@ -38,7 +38,7 @@ def test_temperature_zero_is_the_first_maximum_of_valid_entries() -> None:
     logits[:, 33] = 100.0
     logits[7, [3, 9]] = 50.0
     zeros = torch.zeros(50)
-    out = draw(logits, zeros, torch.arange(50), torch.arange(50), valid=30)
+    out = drawn(logits, zeros, torch.arange(50), torch.arange(50), valid=30)
     assert torch.equal(out.long(), logits[:, :30].argmax(1))
     assert out[7] == 3
 
@@ -51,7 +51,7 @@ def test_draws_follow_the_softmax(temperature: float, varies: str) -> None:
     logits = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5, 1.5, -0.5, 0.25])
     seed = torch.arange(n) if varies == "seed" else torch.full((n,), 1234)
     counter = torch.arange(n) if varies == "counter" else torch.full((n,), 5)
-    out = draw(logits.expand(n, 8).contiguous(), torch.full((n,), temperature), seed, counter, valid=8)
+    out = drawn(logits.expand(n, 8).contiguous(), torch.full((n,), temperature), seed, counter, valid=8)
     expect = (logits / temperature).softmax(0) * n
     seen = torch.bincount(out.long(), minlength=8).float()
     assert float(((seen - expect) ** 2 / expect).sum()) < 35
@@ -60,12 +60,12 @@ def test_draws_follow_the_softmax(temperature: float, varies: str) -> None:
 def test_rows_do_not_depend_on_their_neighbours() -> None:
     logits, temperature = torch.randn(16, 100), torch.rand(16)
     seed, counter = torch.randint(-(2**31), 2**31 - 1, (16,)), torch.randint(0, 1000, (16,))
-    together = draw(logits, temperature, seed, counter, valid=100)
+    together = drawn(logits, temperature, seed, counter, valid=100)
     for i in torch.randperm(16).tolist():
         row = slice(i, i + 1)
-        assert draw(logits[row], temperature[row], seed[row], counter[row], valid=100) == together[i]
+        assert drawn(logits[row], temperature[row], seed[row], counter[row], valid=100) == together[i]
     order = torch.randperm(16)
-    assert torch.equal(draw(logits[order], temperature[order], seed[order], counter[order], valid=100), together[order])
+    assert torch.equal(drawn(logits[order], temperature[order], seed[order], counter[order], 100), together[order])
 
 
 def test_noise_of_neighbouring_seeds_counters_and_entries_is_unrelated() -> None:
@@ -106,14 +106,77 @@ def test_noise_is_fixed_by_seed_counter_and_entry() -> None:
 
 def test_misuse_is_refused() -> None:
     b = Builder()
-    good = [
-        b.input(n, TensorType((R,), t))
-        for n, t in (("temperature", DType.F32), ("seed", DType.I32), ("counter", DType.I32))
-    ]
+    types = operand_types(TensorType((R, 8), DType.F32))
+    good = {n: b.input(n, t) for n, t in types.items()}
     logits = b.input("logits", TensorType((R, 8), DType.F32))
     with pytest.raises(IRError, match="valid = 9 of 8"):
-        b.op("sample.draw", logits, *good, valid=9)
-    with pytest.raises(IRError, match="per-row operand"):
-        b.op("sample.draw", logits, *good[::-1], valid=8)
+        b.op("sample.draw", logits, *good.values(), valid=9)
+    with pytest.raises(IRError, match="operand temperature is i32"):
+        b.op("sample.draw", logits, good["top_k"], *list(good.values())[1:], valid=8)
+    wide = b.input("wide", TensorType((R, 33), DType.F32))
+    with pytest.raises(IRError, match="operand bitmask is"):
+        b.op("sample.draw", wide, *good.values(), valid=8)
     with pytest.raises(IRError, match="expected f32 rows"):
-        b.op("sample.draw", b.input("x", TensorType((R, 8), DType.BF16)), *good, valid=8)
+        b.op("sample.draw", b.input("x", TensorType((R, 8), DType.BF16)), *good.values(), valid=8)
+
+
+def test_mask_edits_and_temperature_apply_in_order() -> None:
+    """Greedy over 4 tokens, worked out by hand."""
+    logits = torch.tensor([[1.0, 2.0, 3.0, -1.0]]).repeat(6, 1)
+    lists = {
+        "edit_ids": torch.tensor([2, 2, 3, 0, 1, 2]).int(),
+        "edit_bias": torch.tensor([0.0, LOW, 9.0, 1.0, 0.0, -4.0]),
+        "edit_repeat": torch.tensor([2.0, 1.0, 2.0, 1.0, 1.0, 4.0]),
+        "edit_minus": torch.tensor([0.0, 0.0, 0.0, -0.5, 1.25, 0.0]),
+    }
+    out = draw(
+        logits,
+        masked=torch.tensor([0, 1, 0, 0, 0, 1]).int(),
+        bitmask=torch.tensor([[0], [0b1001], [0], [0], [0], [0b1100]]).int(),
+        edit_begin=torch.tensor([0, 0, 1, 2, 3, 5]).int(),
+        edit_count=torch.tensor([1, 0, 1, 1, 3, 1]).int(),
+        **lists,
+    )
+    # 3 / 2 < 2; tokens 0 and 3 only; 2 is banned; (-1 + 9) / 2 = 4; 2.5, 0.75, -4; (3 - 4) * 4 = -4 < -1
+    assert out.tolist() == [1, 0, 1, 3, 0, 3]
+
+
+def test_filters_keep_a_head_of_the_sorted_row() -> None:
+    row = torch.tensor([0.1, 0.4, 0.2, 0.2, 0.1]).log()
+    kept_ids = [
+        kept(row, *given).nonzero().flatten().tolist()
+        for given in (
+            (0, 1.0, 0.0),
+            (-1, 1.0, 0.0),
+            (5, 1.0, 0.0),
+            (1, 1.0, 0.0),
+            (2, 1.0, 0.0),
+            (0, 0.39, 0.0),
+            (0, 0.41, 0.0),
+            (0, 0.81, 0.0),
+            (0, 1.0, 0.49),
+            (0, 1.0, 1.0),
+            (2, 0.49, 0.0),  # 0.4 of what top-k leaves, 0.8, is enough
+            (4, 0.99, 0.3),
+        )
+    ]
+    assert kept_ids == [
+        [0, 1, 2, 3, 4],
+        [0, 1, 2, 3, 4],
+        [0, 1, 2, 3, 4],
+        [1],
+        [1, 2, 3],
+        [1],
+        [1, 2, 3],
+        [0, 1, 2, 3, 4],
+        [1, 2, 3],
+        [1],
+        [1],
+        [1, 2, 3],
+    ]
+
+
+def test_a_row_without_a_drawable_entry_gives_minus_one() -> None:
+    logits = torch.stack([torch.full((9,), LOW), torch.full((9,), math.nan), torch.zeros(9)])
+    for temperature in (0.0, 1.0):
+        assert draw(logits, temperature=torch.full((3,), temperature)).tolist()[:2] == [-1, -1]
