@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +26,7 @@ from inferir.runtime.structured.vocabulary import Vocabulary
 from inferir.runtime.structured.worker import Setup, receive, send
 from inferir.runtime.tokenizer import Tokenizer
 
+_LAST_WORDS = 1.0
 log = logging.getLogger(__name__)
 
 
@@ -47,14 +50,16 @@ class GrammarLimits:
 class GrammarCompiler:
     """Compiles specifications for one vocabulary; thread-safe. Processes and libraries come with the first one."""
 
-    def __init__(self, vocabulary: Vocabulary, limits: GrammarLimits | None = None) -> None:
-        self.vocabulary = vocabulary
+    def __init__(self, vocabulary: Vocabulary | Callable[[], Vocabulary], limits: GrammarLimits | None = None) -> None:
+        """vocabulary: itself, or what makes it when the first grammar is compiled, off the caller's thread."""
+        self._vocabulary = vocabulary
         self.limits = limits or GrammarLimits()
         self._pool = ThreadPoolExecutor(self.limits.workers, "inferir-grammar")
         self._local = threading.local()
         self._workers: list[_Worker] = []
         self._info: Any = None
         self._lock = threading.Lock()
+        self._prepared = threading.Lock()
         self._cache: OrderedDict[tuple[str, str], Future[Grammar]] = OrderedDict()
         self._cached_bytes = 0
         self._pending = 0
@@ -62,8 +67,9 @@ class GrammarCompiler:
 
     @staticmethod
     def of(tokenizer: Tokenizer, vocab_size: int, stop_ids: Iterable[int]) -> GrammarCompiler:
-        """A compiler for an artifact; see `Vocabulary.of`."""
-        return GrammarCompiler(Vocabulary.of(tokenizer, vocab_size, stop_ids))
+        """A compiler for an artifact; what `Vocabulary.of` raises comes with the first future."""
+        stops = tuple(stop_ids)
+        return GrammarCompiler(lambda: Vocabulary.of(tokenizer, vocab_size, stops))
 
     def compile(self, spec: StructuredSpec) -> Grammar:
         """Wait for `compile_async`."""
@@ -116,7 +122,7 @@ class GrammarCompiler:
             self._pending -= 1
             if grammar is not None:
                 self._cached_bytes += grammar.memory_bytes
-            elif not isinstance(error, RequestError):
+            elif isinstance(error, _WorkerDiedError) or not isinstance(error, RequestError):
                 self._cache.pop(key, None)  # it may work next time
             self._evict()
         if grammar is not None:
@@ -137,20 +143,32 @@ class GrammarCompiler:
         start = time.monotonic()
         limits = self.limits
         job = Job(spec.kind, spec.value, limits.step_seconds, limits.grammar_bytes)
-        result = self._worker().run(job)
+        core, vocabulary, info = self._prepare()
+        worker = self._worker(vocabulary)
+        result = worker.run(job)
         if result is None:
-            raise spec.error(f"it takes more than {limits.seconds:g} s or too much memory to compile; make it simpler")
+            ended = "needs too much memory or fails"
+            if worker.timed_out:
+                ended = f"takes more than {limits.seconds:g} s"
+            raise _WorkerDiedError(f"{spec.source}: compiling it {ended}; make it simpler", spec.source)
         if result.grammar is None:
             raise spec.error(result.reason or "it cannot be compiled")
-        core = binding.load()
-        with self._lock:
-            if self._info is None:
-                self._info = core.tokenizer_info(self.vocabulary.tokens, self.vocabulary.stop_ids)
-        grammar = Grammar(core, core.deserialize(result.grammar, self._info), self.vocabulary)
+        grammar = Grammar(core, core.deserialize(result.grammar, info), vocabulary)
         log.debug("compiled a %s grammar in %.3f s", spec.kind, time.monotonic() - start)
         return grammar
 
-    def _worker(self) -> _Worker:
+    def _prepare(self) -> tuple[binding.Core, Vocabulary, Any]:
+        """The core, and the vocabulary in both of its forms."""
+        core = binding.load()
+        with self._prepared:
+            if callable(self._vocabulary):
+                self._vocabulary = self._vocabulary()
+            vocabulary = self._vocabulary
+            if self._info is None:
+                self._info = core.tokenizer_info(vocabulary.tokens, vocabulary.stop_ids)
+        return core, vocabulary, self._info
+
+    def _worker(self, vocabulary: Vocabulary) -> _Worker:
         """This thread's worker process, started if it is not there."""
         worker: _Worker | None = getattr(self._local, "worker", None)
         if worker is None or not worker.alive:
@@ -160,9 +178,13 @@ class GrammarCompiler:
                     worker.stop()
                     raise EngineError("the grammar compiler is closed")
                 self._workers = [w for w in self._workers if w.alive] + [worker]
-            worker.start(Setup(self.vocabulary, self.limits.seconds, self.limits.memory_bytes))
+            worker.start(Setup(vocabulary, self.limits.seconds, self.limits.memory_bytes))
             self._local.worker = worker
         return worker
+
+
+class _WorkerDiedError(RequestError):
+    """A compilation that did not come to an end. It is not remembered: a busy machine may be the reason."""
 
 
 class _Worker:
@@ -170,7 +192,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "inferir.runtime.structured.worker"],
+            [sys.executable, "-P", "-m", "inferir.runtime.structured.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -178,7 +200,6 @@ class _Worker:
         self.alive = True
 
     def start(self, setup: Setup) -> None:
-        binding.load()  # an error about the installation is raised here, in words
         if self._exchange(setup) is None:
             raise EngineError("the process that compiles grammars did not start")
 
@@ -186,10 +207,19 @@ class _Worker:
         """The result of `job`; None if the process died of it."""
         return self._exchange(job)
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether the process was ended by its own timer."""
+        return self._process.returncode == -signal.SIGALRM
+
     def stop(self) -> None:
         self.alive = False
         self._process.kill()
         self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
 
     def _exchange(self, message: msgspec.Struct) -> Result | None:
         stdin, stdout = self._process.stdin, self._process.stdout
@@ -198,9 +228,11 @@ class _Worker:
         try:
             send(stdin, message)  # type: ignore[arg-type]
             data = receive(stdout)  # type: ignore[arg-type]
-        except OSError:
+        except (OSError, ValueError):  # ValueError: closed by `stop`
             data = None
         if data is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LAST_WORDS)  # it is ending; its status says why
             self.stop()
             return None
         return msgspec.msgpack.decode(data, type=Result)

@@ -16,6 +16,7 @@ from grammars import VOCABULARY, accepts, write
 
 from inferir.ir.errors import EngineError, RequestError
 from inferir.runtime.structured import Grammar, GrammarCompiler, GrammarLimits, StructuredSpec
+from inferir.runtime.structured.vocabulary import Vocabulary
 
 Compile = Callable[..., Grammar]
 Reason = Callable[..., str]
@@ -127,10 +128,42 @@ def test_a_compilation_that_takes_too_long_is_ended_and_the_next_one_runs() -> N
     try:
         slow = compiler.compile_async(StructuredSpec("json_schema", nested(12)))
         start = time.monotonic()
-        with pytest.raises(RequestError, match=r"0\.3 s"):
+        with pytest.raises(RequestError, match=r"more than 0\.3 s"):
             slow.result(timeout=30)
         assert time.monotonic() - start < 10
         assert accepts(compiler.compile(StructuredSpec("choice", ["a"])), "a")
+    finally:
+        compiler.close()
+
+
+def test_a_dead_worker_is_replaced() -> None:
+    compiler = GrammarCompiler(VOCABULARY, GrammarLimits(workers=1))
+    try:
+        compiler.compile(StructuredSpec("choice", ["a"]))
+        (worker,) = compiler._workers
+        worker._process.kill()
+        with pytest.raises(RequestError, match="fails"):
+            compiler.compile(StructuredSpec("choice", ["b"]))
+        assert accepts(compiler.compile(StructuredSpec("choice", ["b"])), "b")
+    finally:
+        compiler.close()
+
+
+def test_errors_of_the_vocabulary_come_with_the_future_and_are_not_kept() -> None:
+    made: list[int] = []
+
+    def fail() -> Vocabulary:
+        made.append(1)
+        if len(made) == 1:
+            raise EngineError("no end-of-text token")
+        return VOCABULARY
+
+    compiler = GrammarCompiler(fail, GrammarLimits(workers=1))
+    try:
+        with pytest.raises(EngineError, match="end-of-text"):
+            compiler.compile(StructuredSpec("choice", ["a"]))
+        assert accepts(compiler.compile(StructuredSpec("choice", ["a"])), "a")
+        assert len(made) == 2
     finally:
         compiler.close()
 
