@@ -273,7 +273,10 @@ class Engine:
         """Let grammars say which tokens may come next."""
         for row, request in enumerate(step.sampled):
             if request.matcher is not None:
-                self.batch.constrain(row, request.matcher.fill)
+                try:
+                    self.batch.constrain(row, request.matcher.fill)
+                except Exception as error:  # it ends this request, once the step has run for the others
+                    request.error = f"its grammar failed: {error}"
 
     def _deliver_all(self, step: PreparedStep, outputs: StepOutputs) -> list[Update]:
         now = time.monotonic()
@@ -291,10 +294,9 @@ class Engine:
 
     def _deliver(self, request: Request, token: int, logprobs: TokenLogprobs | None) -> Update:
         """Append `token` and decide whether the request ends with it. The text of a token that ends it is left out."""
-        if not 0 <= token < self.limits.vocab_size:
-            return self._fail(request, "no token can follow: every one is excluded, or the logits are not numbers")
-        if request.matcher is not None and not request.matcher.accept(token):
-            return self._fail(request, f"token {token} does not fit the request's grammar")
+        problem = self._problem(request, token)
+        if problem is not None:
+            return self._fail(request, problem)
         self.batch.append(request, token)
         params, text = request.params, ""
         may_stop = len(request.outputs) > params.min_tokens
@@ -315,6 +317,18 @@ class Engine:
         if reason is None:
             return Update(request, token, text, logprobs=logprobs)
         return self._finish(request, token, text, reason, stop, logprobs)
+
+    def _problem(self, request: Request, token: int) -> str | None:
+        """Why the request cannot go on by `token`, if it cannot."""
+        if request.error is not None:
+            return request.error
+        if not 0 <= token < self.limits.vocab_size:
+            return "no token can follow: every one is excluded, or the logits are not numbers"
+        try:
+            accepted = request.matcher is None or request.matcher.accept(token)
+        except Exception as error:  # whatever a grammar does wrong, it ends this request only
+            return f"its grammar failed: {error}"
+        return None if accepted else f"token {token} does not fit its grammar"
 
     def _fail(self, request: Request, error: str) -> Update:
         request.error = f"request {request.id!r} cannot go on: {error}"

@@ -187,9 +187,11 @@ class Scheduler:
         first = self.waiting.first
         worse = [r for r in self.running.values() if r.priority > first.priority]
         rest = [r for r in self.running.values() if r.priority <= first.priority]
-        if not worse or len(rest) >= self.options.max_seqs or not self._fits(first, rest, self._freed(worse)):
+        if not worse or len(rest) >= self.options.max_seqs:
             return
-        while worse and (len(self.running) >= self.options.max_seqs or not self._fits(first, self.running.values(), 0)):
+        if rest and not self._fits(first, self._demands(rest), self._freed(worse)):
+            return
+        while worse and (len(self.running) >= self.options.max_seqs or not self._fits(first, self._demands())):
             self._preempt(worse.pop(), plan)
 
     def _freed(self, requests: list[Request]) -> int:
@@ -199,7 +201,7 @@ class Scheduler:
 
     def _advance_running(self, plan: StepPlan, budget: _Budget) -> None:
         """Schedule running requests; each leaves at least one token and one row to each that follows it."""
-        behind = len(self.running)
+        behind = len(self.running) + self._expects_better()
         for request in self.running.values():
             if request.status is not Status.RUNNING:
                 break  # preempted in this step, as is everything behind it
@@ -209,6 +211,13 @@ class Scheduler:
                 break
             plan.scheduled.append(Scheduled(request, tokens))
             budget.take(request, tokens)
+
+    def _expects_better(self) -> bool:
+        """Whether a place in the step is kept for a waiting request of better priority than a running one."""
+        if self.options.policy != "priority" or not self.waiting or not self.running:
+            return False
+        seat = len(self.running) < self.options.max_seqs
+        return seat and self.waiting.first.priority < self.running.last.priority
 
     def _tokens(self, request: Request, budget: _Budget, behind: int) -> int:
         """How many tokens `request` may compute if `behind` others shall still get a token and a row each."""
@@ -239,13 +248,14 @@ class Scheduler:
         plan.preempted.append(request)
 
     def _admit_waiting(self, plan: StepPlan, budget: _Budget) -> None:
+        demands = self._demands()
         while self.waiting and budget.tokens > 0 and budget.rows > 0 and len(self.running) < self.options.max_seqs:
             request = self.waiting.first
             if request in plan.preempted:
                 break
             self._attach(request)
             tokens = self._tokens(request, budget, 0)
-            if not self._fits(request, self.running.values(), 0) or not self.kv.reserve(
+            if not self._fits(request, demands) or not self.kv.reserve(
                 request.blocks, request.computed, request.computed + tokens
             ):
                 self._detach(request)
@@ -256,6 +266,7 @@ class Scheduler:
             self.running.add(request)
             plan.scheduled.append(Scheduled(request, tokens))
             budget.take(request, tokens)
+            demands += self._demand(request)
 
     def _attach(self, request: Request) -> None:
         """Start from what the cache holds. The last token is always computed, since its logits are needed."""
@@ -276,13 +287,17 @@ class Scheduler:
             self.kv.prefix.queries += len(request.prompt)
             self.kv.prefix.hits += request.computed
 
-    def _fits(self, request: Request, running: list[Request], freed: int) -> bool:
-        """Whether all of the request's tokens fit beside what `running` still have to compute, with `freed` more."""
-        if not running:
+    def _fits(self, request: Request, demands: int, freed: int = 0) -> bool:
+        """Whether all of the request's tokens fit beside the `demands` of running ones, with `freed` blocks more."""
+        if not self.running:
             return True
         pool = self.kv.pool
-        demand = self._demand(request) + sum(self._demand(r) for r in running)
-        return demand + int(pool.num_blocks * self.options.watermark) <= pool.num_free + freed
+        demands += self._demand(request) + int(pool.num_blocks * self.options.watermark)
+        return demands <= pool.num_free + freed
+
+    def _demands(self, requests: list[Request] | None = None) -> int:
+        """Blocks that `requests`, by default the running ones, still have to take."""
+        return sum(self._demand(r) for r in (self.running.values() if requests is None else requests))
 
     def _demand(self, request: Request) -> int:
         return self.kv.demand(request.blocks, request.num_tokens, self.options.max_tokens)

@@ -273,6 +273,29 @@ def test_grammar_failures_end_one_request(make_engine: MakeEngine) -> None:
     assert "too deep" in one.error
 
 
+@pytest.mark.parametrize("method", ["fill", "accept"])
+def test_a_grammar_that_raises_ends_its_request_only(
+    make_engine: MakeEngine, reference: Reference, method: str
+) -> None:
+    engine = make_engine()
+    params = SamplingParams(temperature=0.0, max_tokens=5)
+    future: Future[Any] = Future()
+    future.set_result(FakeGrammar(9))
+    bad, good = engine.add_request([1], params, grammar=future), engine.add_request([4, 5], params)
+    engine.step()
+    assert len(bad.outputs) == 1
+
+    def broken(*_: object) -> bool:
+        raise ValueError("the matcher is broken")
+
+    setattr(bad.matcher, method, broken)
+    drain(engine)
+    assert (bad.finish_reason, len(bad.outputs)) == ("error", 1)
+    assert bad.error is not None
+    assert "the matcher is broken" in bad.error
+    assert good.outputs == reference([4, 5], params, 5)
+
+
 def test_min_tokens_come_before_any_end(make_engine: MakeEngine, reference: Reference) -> None:
     prompt = [3, 1, 4]
     tokens = reference(prompt, SamplingParams(temperature=0.0), 10)

@@ -263,3 +263,19 @@ def test_a_child_goes_on_when_its_leader_ends_before_its_first_token() -> None:
     request(s, "child", 3, leader=leader)
     s.finish(leader)
     assert shape(s.schedule()) == [("child", 3)]
+
+
+def test_a_long_prompt_of_worse_priority_keeps_nobody_better_out() -> None:
+    s = make(max_seqs=2, policy="priority")
+    request(s, "low", 60, priority=5)
+    apply(s, s.schedule())
+    request(s, "high", 9, priority=0)
+    plan = s.schedule()
+    assert shape(plan) == [("low", 15), ("high", 1)]
+    apply(s, plan)
+    assert shape(s.schedule()) == [("high", 8), ("low", 8)]
+    plain = make(max_seqs=2)
+    request(plain, "low", 60, priority=5)
+    apply(plain, plain.schedule())
+    request(plain, "high", 9, priority=0)
+    assert shape(plain.schedule()) == [("low", 16)]
