@@ -75,12 +75,18 @@ def compile_rules(
         frequency=params.frequency_penalty,
     )
     banned = {token for token, value in bias.items() if value == BAN}
-    candidates = set(range(vocab_size) if params.allowed_token_ids is None else params.allowed_token_ids)
-    if banned and not candidates - banned:
+    if banned and not _some_left(params, vocab_size, banned):
         raise RequestError("bad_words and allowed_token_ids leave no token to draw", "bad_words")
-    if rules.endings and not candidates - banned - set(rules.endings):
+    if rules.endings and not _some_left(params, vocab_size, banned | set(rules.endings)):
         raise RequestError(f"min_tokens={params.min_tokens}: only tokens that end the text are allowed", "min_tokens")
     return rules if rules.edits or rules.allowed is not None else None
+
+
+def _some_left(params: SamplingParams, vocab_size: int, banned: set[int]) -> bool:
+    """Whether a token may be drawn while `banned` ids may not."""
+    if params.allowed_token_ids is None:
+        return len(banned) < vocab_size
+    return not banned.issuperset(params.allowed_token_ids)
 
 
 def _bad_words(params: SamplingParams, vocab_size: int, tokenizer: Tokenizer | None) -> list[tuple[int, ...]]:
