@@ -13,7 +13,9 @@ from starlette.responses import Response
 from inferir.server import fields
 from inferir.server.errors import ApiError
 from inferir.server.generation import Generation
-from inferir.server.parameters import engine_params, sequences, truncate
+from inferir.server.logprobs import chat_logprobs, prompt_logprobs
+from inferir.server.messages import Logprobs
+from inferir.server.parameters import engine_params, sequences, truncate, wish
 from inferir.server.responses import EventStream, json_response, while_connected
 from inferir.server.service import Service
 
@@ -26,10 +28,10 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
     usage, continuous = fields.stream_options(body)
     _check_tools(body)
     params = engine_params(body, body.get("max_completion_tokens") or body.get("max_tokens"))
-    params |= _logprobs(body)
+    params |= _logprobs(service, body)
     ids = truncate(await service.chat_tokens(body), body, service.max_model_len)
     service.check_prompt(ids, "messages")
-    generation = Generation(service.client, [ids], params, n)
+    generation = Generation(service.client, [ids], params, wish(body))
     answer = _Answer(service, body, generation)
     await while_connected(request, generation.start())
     if body.get("stream"):
@@ -49,6 +51,9 @@ class _Answer:
         self._model = body.get("model") or service.names[0]
         self._generation = generation
         self._ids = bool(body.get("return_token_ids"))
+        self._tokenizer = service.tokenizer
+        self._logprobs = bool(body.get("logprobs"))
+        self._scores = body.get("prompt_logprobs") is not None
 
     async def whole(self) -> dict[str, Any]:
         """The answer in one document."""
@@ -61,7 +66,7 @@ class _Answer:
             choice: dict[str, Any] = {
                 "index": i,
                 "message": message,
-                "logprobs": None,
+                "logprobs": self._given_logprobs(c.logprobs),
                 "finish_reason": c.finish_reason,
                 "stop_reason": c.stop_reason,
             }
@@ -71,6 +76,8 @@ class _Answer:
         out = {**self._head("chat.completion"), "choices": choices, "usage": generation.usage()}
         if self._ids:
             out["prompt_token_ids"] = generation.prompts[0]
+        if self._scores and self._tokenizer is not None:
+            out["prompt_logprobs"] = prompt_logprobs(self._tokenizer, generation.choices[0].prompt_logprobs or [])
         return out
 
     async def stream(self, usage: bool, continuous: bool) -> AsyncIterator[dict[str, Any]]:
@@ -91,22 +98,28 @@ class _Answer:
                 first["prompt_token_ids"] = generation.prompts[0]
             yield first
         async for i, event in generation.events():
-            if event.text or event.finish_reason or self._ids:
+            if event.text or event.finish_reason or self._ids or self._logprobs:
                 out = chunk(i, {"content": event.text} if event.text else {}, event.finish_reason, event.stop_reason)
+                if event.logprobs is not None:
+                    out["choices"][0]["logprobs"] = self._given_logprobs([event.logprobs])
                 if self._ids:
                     out["choices"][0]["token_ids"] = [] if event.token is None else [event.token]
                 yield out
         if usage:
             yield {**head, "choices": [], "usage": generation.usage()}
 
+    def _given_logprobs(self, given: list[Logprobs]) -> dict[str, Any] | None:
+        return chat_logprobs(self._tokenizer, given) if self._logprobs and self._tokenizer is not None else None
+
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
 
 
-def _logprobs(body: Mapping[str, Any]) -> dict[str, Any]:
+def _logprobs(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
     """`logprobs: true` asks for the log-probabilities of chosen tokens, `top_logprobs` for those of the likeliest."""
     top = body.get("top_logprobs")
     if body.get("logprobs"):
+        service.need_tokenizer("logprobs")
         return {"logprobs": top or 0}
     if top:
         raise ApiError.invalid("top_logprobs needs logprobs: true", "top_logprobs")

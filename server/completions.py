@@ -13,7 +13,9 @@ from starlette.responses import Response
 from inferir.server import fields
 from inferir.server.errors import ApiError
 from inferir.server.generation import Generation
-from inferir.server.parameters import engine_params, sequences, truncate
+from inferir.server.logprobs import completion_logprobs, echoed_logprobs, prompt_logprobs
+from inferir.server.messages import Logprobs
+from inferir.server.parameters import engine_params, sequences, truncate, wish
 from inferir.server.responses import EventStream, json_response, while_connected
 from inferir.server.service import Service
 
@@ -26,9 +28,12 @@ async def completions(service: Service, request: Request, body: Mapping[str, Any
     usage, continuous = fields.stream_options(body)
     params = engine_params(body, body.get("max_tokens") or DEFAULT_MAX_TOKENS)
     if body.get("logprobs") is not None:
+        service.need_tokenizer("logprobs")
         params["logprobs"] = body["logprobs"]
+        if body.get("echo"):
+            params["prompt_logprobs"] = max(body["logprobs"], body.get("prompt_logprobs") or 0)
     prompts = await _prompts(service, body, n)
-    generation = Generation(service.client, prompts, params, n)
+    generation = Generation(service.client, prompts, params, wish(body))
     echoes = _echoes(service, body, prompts)
     answer = _Answer(service, body, generation, echoes)
     await while_connected(request, generation.start())
@@ -53,6 +58,10 @@ class _Answer:
         self._generation = generation
         self._echoes = echoes
         self._ids = bool(body.get("return_token_ids"))
+        self._tokenizer = service.tokenizer
+        self._logprobs = body.get("logprobs") is not None
+        self._scores = body.get("prompt_logprobs") is not None
+        self._offsets = [len(e) for e in echoes]
 
     async def whole(self) -> dict[str, Any]:
         """The answer in one document."""
@@ -62,6 +71,9 @@ class _Answer:
         choices = []
         for i, c in enumerate(generation.choices):
             choice = self._choice(i, self._echoes[i] + "".join(c.text), c.finish_reason, c.stop_reason)
+            choice["logprobs"] = self._given_logprobs(i, c.logprobs, first=True)
+            if self._scores and self._tokenizer is not None:
+                choice["prompt_logprobs"] = prompt_logprobs(self._tokenizer, c.prompt_logprobs or [])
             if self._ids:
                 choice |= {"token_ids": c.tokens, "prompt_token_ids": generation.prompts[i // generation.n]}
             choices.append(choice)
@@ -73,11 +85,14 @@ class _Answer:
         begun: set[int] = set()
         async for i, event in generation.events():
             first = i not in begun
-            if not (event.text or event.finish_reason or self._ids or (first and self._echoes[i])):
+            bare = not (event.text or event.finish_reason or (first and self._echoes[i]))
+            if bare and not (self._ids or self._logprobs):
                 continue
             begun.add(i)
             text = self._echoes[i] + event.text if first else event.text
             choice = self._choice(i, text, event.finish_reason, event.stop_reason)
+            if event.logprobs is not None:
+                choice["logprobs"] = self._given_logprobs(i, [event.logprobs], first=first)
             if self._ids:
                 choice["token_ids"] = [] if event.token is None else [event.token]
                 if first:
@@ -88,6 +103,20 @@ class _Answer:
             yield chunk
         if usage:
             yield {**self._head, "choices": [], "usage": generation.usage()}
+
+    def _given_logprobs(self, i: int, given: list[Logprobs], *, first: bool) -> dict[str, Any] | None:
+        """Log-probabilities of the next tokens of sequence i, behind those of an echoed prompt at first."""
+        if not self._logprobs or self._tokenizer is None:
+            return None
+        scores = self._generation.choices[i].prompt_logprobs
+        if first and self._echoes[i] and scores is not None:
+            prompt = self._generation.prompts[i // self._generation.n]
+            out = echoed_logprobs(self._tokenizer, prompt, scores, given)
+            self._offsets[i] = 0
+        else:
+            out = completion_logprobs(self._tokenizer, given, self._offsets[i])
+        self._offsets[i] += sum(len(t) for t in out["tokens"])
+        return out
 
     def _choice(self, i: int, text: str, finish: str | None, stop: int | str | None) -> dict[str, Any]:
         return {"index": i, "text": text, "logprobs": None, "finish_reason": finish, "stop_reason": stop}
@@ -130,8 +159,6 @@ def _echoes(service: Service, body: Mapping[str, Any], prompts: list[list[int]])
     n = sequences(body)
     if not body.get("echo"):
         return [""] * (len(prompts) * n)
-    if body.get("logprobs") is not None:
-        raise ApiError.invalid("echo together with logprobs is not supported; use prompt_logprobs", "echo")
     tokenizer = service.need_tokenizer("echo")
     skip = body.get("skip_special_tokens")
     texts = [tokenizer.decode(p, skip_special_tokens=skip is None or bool(skip)) for p in prompts]

@@ -33,14 +33,16 @@ SILENT_SECONDS = 20.0  # an engine that says nothing for so long is not ready
 log = logging.getLogger("inferir.server")
 
 
+Inbox = asyncio.Queue[tuple[int, m.TokenEvent | ApiError]]
+
+
 @dataclass(eq=False)
 class Job:
     """A request in the engine: `inbox` gets `(index, event)`, or the error that ended it."""
 
     id: str
     index: int
-    inbox: asyncio.Queue[tuple[int, m.TokenEvent | ApiError]]
-    accepted: asyncio.Future[None]
+    inbox: Inbox
     prompt_tokens: int = 0
     finished: bool = False
     arrival: float = field(default_factory=time.monotonic)
@@ -109,6 +111,7 @@ class EngineClient:
     restarts: int = 0
 
     def __post_init__(self) -> None:
+        self._adding: dict[str, asyncio.Future[None]] = {}
         self._context = zmq.asyncio.Context()
         self._jobs: dict[str, Job] = {}
         self._ids = itertools.count()
@@ -143,25 +146,30 @@ class EngineClient:
             await self._changed.wait()
         return self.failure
 
-    async def add(
-        self,
-        prompt: list[int],
-        params: dict[str, Any],
-        index: int,
-        inbox: asyncio.Queue[tuple[int, m.TokenEvent | ApiError]],
-    ) -> Job:
-        """Give a request to the engine. Raises `ApiError` if it is refused, or no engine is there."""
+    async def add(self, message: m.Add, first: int, inbox: Inbox) -> list[Job]:
+        """Give the n answers of `message`, whose id is set here, to the engine; they are number `first` … in `inbox`.
+
+        Raises `ApiError` if they are refused, or no engine is there.
+        """
         if self.phase != "ready":
             raise not_ready(self.phase)
-        job = Job(f"r{next(self._ids)}", index, inbox, asyncio.get_running_loop().create_future(), len(prompt))
-        self._jobs[job.id] = job
+        message.id = f"r{next(self._ids)}"
+        names = m.request_ids(message.id, message.params.get("n") or 1)
+        jobs = [Job(name, first + k, inbox, len(message.prompt)) for k, name in enumerate(names)]
+        self._jobs |= {job.id: job for job in jobs}
+        accepted = self._adding[message.id] = asyncio.get_running_loop().create_future()
         try:
-            await self._send(m.Add(job.id, prompt, params))
-            await job.accepted
-        except BaseException:
-            await self.abort(job)
+            await self._send(message)
+            await accepted
+        except BaseException as error:
+            refused = isinstance(error, ApiError)
+            for job in jobs:
+                job.finished |= refused
+                await self.abort(job)
             raise
-        return job
+        finally:
+            self._adding.pop(message.id, None)
+        return jobs
 
     async def abort(self, job: Job) -> None:
         """Forget a request; the engine stops it if it still runs."""
@@ -175,13 +183,12 @@ class EngineClient:
 
     def fail_all(self, error: ApiError) -> None:
         """End every request with an error."""
-        for job in list(self._jobs.values()):
-            if job.accepted.done():
-                job.inbox.put_nowait((job.index, error))
-            else:
-                job.accepted.set_exception(error)
-        for job in list(self._jobs.values()):
-            self._jobs.pop(job.id, None)
+        jobs, self._jobs = self._jobs, {}
+        for accepted in self._adding.values():
+            if not accepted.done():
+                accepted.set_exception(error)
+        for job in jobs.values():
+            job.inbox.put_nowait((job.index, error))
 
     async def stop(self) -> None:
         """End the engine process: by a message, and by force if it does not listen."""
@@ -259,14 +266,13 @@ class EngineClient:
             case m.Stats():
                 self._set_stats(message)
             case m.Accepted():
-                job = self._jobs.get(message.id)
-                if job is not None and not job.accepted.done():
-                    job.accepted.set_result(None)
+                accepted = self._adding.get(message.id)
+                if accepted is not None and not accepted.done():
+                    accepted.set_result(None)
             case m.Refused():
-                job = self._jobs.pop(message.id, None)
-                if job is not None and not job.accepted.done():
-                    job.finished = True
-                    job.accepted.set_exception(ApiError.refused(message))
+                accepted = self._adding.get(message.id)
+                if accepted is not None and not accepted.done():
+                    accepted.set_exception(ApiError.refused(message))
             case m.Ready():
                 shutil.rmtree(handle.folder, ignore_errors=True)  # both ends are connected
                 self.capacity = message.capacity
@@ -286,4 +292,7 @@ class EngineClient:
             del self._jobs[event.id]
         if self.observer is not None:
             self.observer.observe(job, event)
-        job.inbox.put_nowait((job.index, event))
+        if event.finish_reason == "error":
+            job.inbox.put_nowait((job.index, ApiError(500, event.error or "the request failed")))
+        else:
+            job.inbox.put_nowait((job.index, event))

@@ -10,17 +10,22 @@ import json
 import os
 import signal
 import sys
-import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, cast
 
 import zmq
 
-from inferir.ir.errors import InferirError, RequestError
+from inferir.ir.errors import InferirError, QueueFullError, RequestError
 from inferir.runtime.build import load_engine
 from inferir.runtime.engine import Engine, Update
+from inferir.runtime.logprobs import TokenLogprobs
 from inferir.runtime.options import EngineOptions
-from inferir.runtime.request import Request, Status
+from inferir.runtime.request import Grammar, Request
 from inferir.runtime.sampling import SamplingParams
 from inferir.server import messages as m
+
+if TYPE_CHECKING:
+    from inferir.runtime.structured import GrammarCompiler
 
 IDLE_MS = 1000
 COMPILERS = ("tvm", "triton", "torch._inductor", "llvmlite")
@@ -35,8 +40,8 @@ class EngineProcess:
     def __init__(self, engine: Engine, socket: zmq.Socket[bytes]) -> None:
         self.engine = engine
         self.socket = socket
-        self.queued: dict[str, Request] = {}
-        self.waited: dict[str, float] = {}
+        self.compiling: dict[str, list[Request]] = {}
+        self.grammars: GrammarCompiler | None = None
         self.open = True
 
     def warm_up(self) -> None:
@@ -61,12 +66,15 @@ class EngineProcess:
         self.socket.send(m.encode(message))
 
     def stats(self) -> m.Stats:
-        scheduler, pool = self.engine.scheduler, self.engine.kv.pool
+        stats = self.engine.stats()
         return m.Stats(
-            running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
-            kv_usage=pool.usage,
-            preemptions=scheduler.num_preemptions,
+            running=stats.running,
+            waiting=stats.waiting,
+            kv_usage=stats.kv_usage,
+            prefix_queries=stats.prefix_queries,
+            prefix_hits=stats.prefix_hits,
+            preemptions=stats.preemptions,
+            computed_tokens=stats.computed_tokens,
             compilers=sum(name in sys.modules for name in COMPILERS),
         )
 
@@ -75,8 +83,6 @@ class EngineProcess:
             case m.Add():
                 self._add(message)
             case m.Abort():
-                self.queued.pop(message.id, None)
-                self.waited.pop(message.id, None)
                 self.engine.abort(message.id)
                 self.send(self.stats())
             case m.Ping():
@@ -86,32 +92,88 @@ class EngineProcess:
 
     def _add(self, message: m.Add) -> None:
         try:
-            request = self.engine.add_request(message.prompt, SamplingParams.parse(message.params), message.id)
+            grammar = None if message.structured is None else self._grammar(message.structured)
+            requests = self.engine.add_requests(
+                message.prompt,
+                SamplingParams.parse(message.params),
+                message.id,
+                priority=message.priority,
+                cache_salt=message.cache_salt,
+                grammar=grammar,
+            )
         except InferirError as error:
-            field = error.field if isinstance(error, RequestError) else None
-            self.send(m.Refused(message.id, str(error), field))
+            self._refuse(message.id, error)
             return
-        self.queued[message.id] = request
-        self.send(m.Accepted(message.id))
+        if grammar is None or (grammar.done() and grammar.exception() is None):
+            self.send(m.Accepted(message.id))
+        else:
+            self.compiling[message.id] = requests
+
+    def _refuse(self, id: str, error: BaseException) -> None:
+        field = error.field if isinstance(error, RequestError) else None
+        self.send(m.Refused(id, str(error), field, isinstance(error, QueueFullError)))
+
+    def _grammar(self, spec: m.Spec) -> Future[Grammar]:
+        """Start to compile a grammar, in yet another process."""
+        if "bitmask" not in self.engine.executor.inputs:
+            raise RequestError("the artifact was compiled without structured output; compile it again", spec.source)
+        if self.engine.tokenizer is None:
+            raise RequestError("structured output needs a tokenizer, and the artifact has none", spec.source)
+        if self.grammars is None:
+            from inferir.runtime.structured import GrammarCompiler
+
+            limits = self.engine.limits
+            self.grammars = GrammarCompiler.of(self.engine.tokenizer, limits.vocab_size, limits.eos_token_ids)
+        from inferir.runtime.structured import StructuredSpec
+
+        future: Any = self.grammars.compile_async(StructuredSpec(spec.kind, spec.value, spec.source))  # type: ignore[arg-type]
+        return cast("Future[Grammar]", future)
 
     def _step(self) -> None:
-        started = time.monotonic()
         updates = self.engine.step()
-        for request in [r for r in self.queued.values() if r.status is not Status.WAITING]:
-            del self.queued[request.id]
-            self.waited[request.id] = max(0.0, started - request.arrival)
-        events = [self._event(u) for u in updates]
-        self.send(m.Updates(events, self.stats()))
+        self._settle()
+        events = [_event(u) for u in updates]
+        if events:
+            self.send(m.Updates(events, self.stats()))
 
-    def _event(self, update: Update) -> m.TokenEvent:
-        return m.TokenEvent(
-            id=update.request.id,
-            token=update.token,
-            text=update.text,
-            finish_reason=update.finish_reason,
-            stop_reason=update.stop_reason,
-            queued=self.waited.pop(update.request.id, None),
-        )
+    def _settle(self) -> None:
+        """Accept or refuse what waited for its grammar."""
+        for name, requests in list(self.compiling.items()):
+            grammar = requests[0].grammar
+            if grammar is None or grammar.done():
+                del self.compiling[name]
+                error = None if grammar is None else grammar.exception()
+                if error is None:
+                    self.send(m.Accepted(name))
+                else:
+                    self._refuse(name, error)
+
+    def close(self) -> None:
+        if self.grammars is not None:
+            self.grammars.close()
+        self.engine.close()
+
+
+def _event(update: Update) -> m.TokenEvent:
+    request = update.request
+    event = m.TokenEvent(
+        id=request.id,
+        token=update.token,
+        text=update.text,
+        finish_reason=update.finish_reason,
+        stop_reason=update.stop_reason,
+        logprobs=_logprobs(update.logprobs),
+        error=request.error,
+    )
+    if len(request.outputs) == 1 and update.token is not None:
+        event.queued = request.timing.queue
+        if request.prompt_logprobs is not None:
+            event.prompt_logprobs = [_logprobs(p) for p in request.prompt_logprobs]
+    return event
+
+
+def _logprobs(given: TokenLogprobs | None) -> m.Logprobs | None:
+    return None if given is None else m.Logprobs(given.token, given.logprob, given.rank, list(given.top))
 
 
 def main(arguments: list[str]) -> int:
@@ -130,7 +192,7 @@ def main(arguments: list[str]) -> int:
         process.warm_up()
         process.send(m.Ready(process.engine.capacity))
         process.run()
-        process.engine.close()
+        process.close()
         return 0
     except InferirError as error:
         socket.send(m.encode(m.Failed(str(error), error.exit_code)))

@@ -9,11 +9,18 @@ from typing import Any
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.sampling import SamplingParams
-from inferir.server.engine_client import EngineClient, Job
+from inferir.server.engine_client import EngineClient, Inbox, Job
 from inferir.server.errors import ApiError
-from inferir.server.messages import TokenEvent
+from inferir.server.messages import Add, Logprobs, Spec, TokenEvent
 
-_SEEDS = 1 << 64
+
+@dataclass(frozen=True)
+class Wish:
+    """What a request wants of the engine beside its sampling parameters."""
+
+    priority: int = 0
+    cache_salt: str | None = None
+    structured: Spec | None = None
 
 
 @dataclass
@@ -24,46 +31,54 @@ class Choice:
     tokens: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    logprobs: list[Logprobs] = field(default_factory=list)
+    prompt_logprobs: list[Logprobs | None] | None = None
 
     def add(self, event: TokenEvent) -> None:
         self.text.append(event.text)
         if event.token is not None:
             self.tokens.append(event.token)
+        if event.logprobs is not None:
+            self.logprobs.append(event.logprobs)
+        if event.prompt_logprobs is not None:
+            self.prompt_logprobs = event.prompt_logprobs
         self.finish_reason, self.stop_reason = event.finish_reason, event.stop_reason
 
 
 class Generation:
     """Sequence number i * n + k is the k-th answer to prompt i."""
 
-    def __init__(self, client: EngineClient, prompts: list[list[int]], params: dict[str, Any], n: int) -> None:
+    def __init__(self, client: EngineClient, prompts: list[list[int]], params: dict[str, Any], wish: Wish) -> None:
         self.client = client
         self.prompts = prompts
-        self.n = n
-        self.choices = [Choice() for _ in range(len(prompts) * n)]
+        self.n: int = params.get("n") or 1
+        self.choices = [Choice() for _ in range(len(prompts) * self.n)]
         self._params = params
+        self._wish = wish
         self._jobs: list[Job] = []
-        self._inbox: asyncio.Queue[tuple[int, TokenEvent | ApiError]] = asyncio.Queue()
+        self._inbox: Inbox = asyncio.Queue()
         try:
-            SamplingParams.parse(params)
+            SamplingParams.parse({**params, "n": 1})
         except RequestError as error:
             raise ApiError.from_request_error(error) from None
 
     async def start(self) -> None:
         """Give all sequences to the engine, or none if it refuses one."""
-        adding = [
-            asyncio.create_task(self.client.add(self.prompts[i // self.n], self._seeded(i % self.n), i, self._inbox))
-            for i in range(len(self.choices))
-        ]
+        wish = self._wish
+        adding = []
+        for i, prompt in enumerate(self.prompts):
+            message = Add("", prompt, self._params, wish.priority, wish.cache_salt, wish.structured)
+            adding.append(asyncio.create_task(self.client.add(message, i * self.n, self._inbox)))
         try:
             results = await asyncio.gather(*adding, return_exceptions=True)
         except asyncio.CancelledError:
             for task in adding:
                 task.cancel()
-            await asyncio.gather(*adding, return_exceptions=True)
-            self._jobs = [t.result() for t in adding if not t.cancelled() and t.exception() is None]
+            results = await asyncio.gather(*adding, return_exceptions=True)
+            self._jobs = [job for r in results if not isinstance(r, BaseException) for job in r]
             await self.close()
             raise
-        self._jobs = [r for r in results if isinstance(r, Job)]
+        self._jobs = [job for r in results if not isinstance(r, BaseException) for job in r]
         for result in results:
             if isinstance(result, BaseException):
                 await self.close()
@@ -96,10 +111,3 @@ class Generation:
         """Usage of one sequence so far."""
         prompt, generated = len(self.prompts[index // self.n]), len(self.choices[index].tokens)
         return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
-
-    def _seeded(self, k: int) -> dict[str, Any]:
-        """Parameters of the k-th answer: seeds differ, and are as repeatable as the first."""
-        seed = self._params.get("seed")
-        if seed is None or k == 0:
-            return self._params
-        return {**self._params, "seed": seed + k if seed + k < _SEEDS else seed + k - _SEEDS}

@@ -7,12 +7,26 @@ from typing import Any
 import msgspec
 
 
+class Spec(msgspec.Struct, array_like=True):
+    """Fields of `StructuredSpec`."""
+
+    kind: str
+    value: str | list[str] | None
+    source: str
+
+
 class Add(msgspec.Struct, array_like=True, tag=True):
-    """Serve a prompt of token ids; `params` are fields of `SamplingParams`."""
+    """Serve a prompt of token ids; `params` are fields of `SamplingParams`.
+
+    The requests of its n answers have the ids of `request_ids`. structured: what the text must look like.
+    """
 
     id: str
     prompt: list[int]
     params: dict[str, Any]
+    priority: int = 0
+    cache_salt: str | None = None
+    structured: Spec | None = None
 
 
 class Abort(msgspec.Struct, array_like=True, tag=True):
@@ -43,11 +57,13 @@ class Failed(msgspec.Struct, array_like=True, tag=True):
 
 
 class Accepted(msgspec.Struct, array_like=True, tag=True):
+    """The engine serves the requests of an `Add`."""
+
     id: str
 
 
 class Refused(msgspec.Struct, array_like=True, tag=True):
-    """The engine does not take a request; `busy` if it may take it later."""
+    """The engine does not take an `Add`; `busy` if it may take it later."""
 
     id: str
     message: str
@@ -55,8 +71,21 @@ class Refused(msgspec.Struct, array_like=True, tag=True):
     busy: bool = False
 
 
+class Logprobs(msgspec.Struct, array_like=True):
+    """A token's log-probability and rank, and the likeliest tokens with theirs."""
+
+    token: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]]
+
+
 class TokenEvent(msgspec.Struct, array_like=True):
-    """One `Update` of the engine. `queued`: seconds spent waiting, with a request's first event only."""
+    """One `Update` of the engine.
+
+    With a request's first token come `queued`, the seconds it waited, and `prompt_logprobs` if it wants them.
+    error: why it failed, if finish_reason is "error".
+    """
 
     id: str
     token: int | None
@@ -64,6 +93,9 @@ class TokenEvent(msgspec.Struct, array_like=True):
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     queued: float | None = None
+    logprobs: Logprobs | None = None
+    prompt_logprobs: list[Logprobs | None] | None = None
+    error: str | None = None
 
 
 class Stats(msgspec.Struct, array_like=True, tag=True):
@@ -75,6 +107,7 @@ class Stats(msgspec.Struct, array_like=True, tag=True):
     prefix_queries: int = 0
     prefix_hits: int = 0
     preemptions: int = 0
+    computed_tokens: int = 0
     compilers: int = 0
 
 
@@ -90,4 +123,11 @@ FromEngine = Ready | Failed | Accepted | Refused | Updates | Stats
 
 to_engine = msgspec.msgpack.Decoder(ToEngine)
 from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+def request_ids(id: str, n: int) -> list[str]:
+    """Ids of the requests of an `Add`, as the engine names them."""
+    return [id] if n == 1 else [f"{id}-{k}" for k in range(n)]
+
+
 encode = msgspec.msgpack.Encoder().encode

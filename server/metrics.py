@@ -16,7 +16,9 @@ _BETWEEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
 _REQUEST = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
 
-FINISH_REASONS = ("stop", "length", "abort")
+_STEP = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+FINISH_REASONS = ("stop", "length", "abort", "error")
 
 
 class Metrics:
@@ -56,6 +58,7 @@ class Metrics:
         self.queue = self._histogram("request_queue_time_seconds", "Until a request was first scheduled.", _REQUEST)
         self.prefill = self._histogram("request_prefill_time_seconds", "From there to the first token.", _REQUEST)
         self.decode = self._histogram("request_decode_time_seconds", "From the first token to the last.", _REQUEST)
+        self.iteration = self._histogram("iteration_tokens", "Tokens that a step computed.", _STEP)
         self.request_prompt = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", _TOKENS)
         self.request_generation = self._histogram("request_generation_tokens", "Tokens of an answer.", _TOKENS)
 
@@ -99,6 +102,8 @@ class Metrics:
         for name, counter in self._of_engine.items():
             before, now = getattr(self._seen, name), getattr(stats, name)
             counter.inc(now - before if now >= before else now)
+        if stats.computed_tokens > self._seen.computed_tokens:
+            self.iteration.observe(stats.computed_tokens - self._seen.computed_tokens)
         self._seen = stats
 
     def text(self) -> bytes:

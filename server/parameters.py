@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from inferir.ir.errors import RequestError
 from inferir.server import fields
 from inferir.server.errors import ApiError
+from inferir.server.generation import Wish
+from inferir.server.messages import Spec
 
 
 def sequences(body: Mapping[str, Any]) -> int:
@@ -20,7 +23,27 @@ def sequences(body: Mapping[str, Any]) -> int:
 
 def engine_params(body: Mapping[str, Any], max_tokens: int | None) -> dict[str, Any]:
     """Fields for `SamplingParams.parse`."""
-    return {**fields.sampling_params(body), "max_tokens": max_tokens, **_structured(body)}
+    params = {**fields.sampling_params(body), "max_tokens": max_tokens}
+    n = sequences(body)
+    return params if n == 1 else {**params, "n": n}
+
+
+def wish(body: Mapping[str, Any]) -> Wish:
+    """What else the engine is asked for."""
+    spec = None
+    form = body.get("response_format") or {"type": "text"}
+    if form != {"type": "text"} or body.get("structured_outputs"):
+        from inferir.runtime.structured.fields import structured_spec
+
+        try:
+            spec = structured_spec(body)
+        except RequestError as error:
+            raise ApiError.from_request_error(error) from None
+    structured = None
+    if spec is not None:
+        value = list(spec.value) if isinstance(spec.value, tuple) else spec.value
+        structured = Spec(spec.kind, value, spec.source)
+    return Wish(body.get("priority") or 0, body.get("cache_salt"), structured)
 
 
 def truncate(ids: list[int], body: Mapping[str, Any], max_model_len: int) -> list[int]:
@@ -31,14 +54,3 @@ def truncate(ids: list[int], body: Mapping[str, Any], max_model_len: int) -> lis
     if most == 0:
         raise ApiError.invalid("truncate_prompt_tokens must be -1 or at least 1", "truncate_prompt_tokens")
     return ids[-(most if most > 0 else max_model_len - 1) :]
-
-
-def _structured(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What the text must look like."""
-    form = body.get("response_format")
-    if form is not None and form.get("type") != "text":
-        kind = form.get("type")
-        raise ApiError.invalid(f"response_format of type {str(kind)[:100]!r} is not supported", "response_format")
-    if body.get("structured_outputs"):
-        raise ApiError.invalid("structured_outputs is not supported", "structured_outputs")
-    return {}

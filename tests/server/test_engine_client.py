@@ -17,7 +17,7 @@ import pytest
 from inferir.ir.errors import InferirError
 from inferir.server.engine_client import EngineClient
 from inferir.server.errors import ApiError
-from inferir.server.messages import TokenEvent
+from inferir.server.messages import Add, TokenEvent
 
 OPTIONS = {"threads": 1, "kv_cache_memory": "4MiB"}
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
@@ -45,7 +45,7 @@ def with_client(artifact: Path, body: Callable[[EngineClient], Awaitable[Any]]) 
 
 async def collect(client: EngineClient, prompt: list[int], **params: Any) -> list[TokenEvent]:
     inbox: asyncio.Queue[Any] = asyncio.Queue()
-    await client.add(prompt, {**GREEDY, **params}, 0, inbox)
+    await client.add(Add("", prompt, {**GREEDY, **params}), 0, inbox)
     events: list[TokenEvent] = []
     while not events or events[-1].finish_reason is None:
         _, event = await asyncio.wait_for(inbox.get(), 20)
@@ -91,7 +91,9 @@ def test_refusals_name_the_field(tiny_artifact: Path) -> None:
 def test_abort_frees_everything(tiny_artifact: Path) -> None:
     async def body(client: EngineClient) -> None:
         inbox: asyncio.Queue[Any] = asyncio.Queue()
-        jobs = [await client.add([1, 2], {**GREEDY, "max_tokens": None}, i, inbox) for i in range(12)]
+        jobs = await client.add(Add("", [1, 2], {**GREEDY, "max_tokens": None, "n": 1}), 0, inbox)
+        for i in range(1, 12):
+            jobs += await client.add(Add("", [1, 2], {**GREEDY, "max_tokens": None}), i, inbox)
         await inbox.get()
         for job in jobs:
             await client.abort(job)
@@ -108,7 +110,7 @@ def test_a_killed_engine_is_restarted(tiny_artifact: Path) -> None:
         pid = client.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)  # so that the request is surely unfinished
-        adding = asyncio.create_task(client.add([1, 2], dict(GREEDY), 0, inbox))
+        adding = asyncio.create_task(client.add(Add("", [1, 2], dict(GREEDY)), 0, inbox))
         await asyncio.sleep(0.1)
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(ApiError) as e:

@@ -340,6 +340,23 @@ def test_gauges_under_aborts(server: Server) -> None:
     assert total(seen[-1], "num_requests_running") == 0
 
 
+def test_a_full_queue(start: Start) -> None:
+    """What exceeds the queue gets 429 and may come again; what was accepted is answered."""
+    server = start("--max-num-seqs", "1", "--max-waiting", "2").ready()
+    slow(server)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        tasks = [pool.submit(server.complete, max_tokens=100, ignore_eos=True) for _ in range(8)]
+        time.sleep(0.5)
+        go_on(server)
+        answers = [t.result() for t in tasks]
+    refused = [a for a in answers if a.status_code != 200]
+    assert 1 <= len(refused) <= 6
+    assert {(a.status_code, a.json()["error"]["code"]) for a in refused} == {(429, "queue_full")}
+    assert all(int(a.headers["retry-after"]) >= 1 for a in refused)
+    server.idle()
+    assert server.complete().status_code == 200
+
+
 def test_prefix_of_metrics(start: Start) -> None:
     server = start("--metrics-prefix", "vllm").ready()
     names = {line.split("{")[0] for line in server.get("/metrics").text.splitlines() if not line.startswith("#")}

@@ -41,6 +41,15 @@ def serve(
     max_num_batched_tokens: Annotated[int | None, typer.Option(metavar="N", help="Tokens per step at most.")] = None,
     max_model_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens per request at most.")] = None,
     threads: a.Threads = None,
+    scheduling_policy: Annotated[
+        str, typer.Option(metavar="fcfs|priority", help="Who is served first; lower priorities go first.")
+    ] = "fcfs",
+    prefix_caching: Annotated[
+        bool, typer.Option("--enable-prefix-caching/--no-prefix-caching", help="Reuse the cache of equal beginnings.")
+    ] = True,
+    max_waiting: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Requests that may wait; more are refused with status 429.")
+    ] = 2048,
     grace: Annotated[
         float, typer.Option(metavar="S", min=0, help="Seconds that running requests get after SIGTERM.")
     ] = 30.0,
@@ -64,6 +73,9 @@ def serve(
         "max_num_batched_tokens": max_num_batched_tokens,
         "max_model_len": max_model_len,
         "threads": threads,
+        "scheduling_policy": scheduling_policy,
+        "enable_prefix_caching": prefix_caching,
+        "max_waiting": max_waiting,
     }
     from inferir.server.options import ServerOptions
     from inferir.server.serve import serve as run
