@@ -14,10 +14,11 @@ from inferir.server import fields
 from inferir.server.errors import ApiError
 from inferir.server.generation import Generation
 from inferir.server.logprobs import chat_logprobs, prompt_logprobs
-from inferir.server.messages import Logprobs
+from inferir.server.messages import Logprobs, TokenEvent
 from inferir.server.parameters import engine_params, sequences, truncate, wish
 from inferir.server.responses import EventStream, json_response, while_connected
 from inferir.server.service import Service
+from inferir.server.tools import ToolUse, tool_use
 
 
 async def chat(service: Service, request: Request, body: Mapping[str, Any], headers: dict[str, str]) -> Response:
@@ -26,13 +27,13 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
     if n > service.options.max_sequences:
         raise ApiError.invalid(f"n={n} is more than {service.options.max_sequences} sequences in one request", "n")
     usage, continuous = fields.stream_options(body)
-    _check_tools(body)
+    use = tool_use(body, service.options.tool_style)
     params = engine_params(body, body.get("max_completion_tokens") or body.get("max_tokens"))
     params |= _logprobs(service, body)
     ids = truncate(await service.chat_tokens(body), body, service.max_model_len)
     service.check_prompt(ids, "messages")
-    generation = Generation(service.client, [ids], params, wish(body))
-    answer = _Answer(service, body, generation)
+    generation = Generation(service.client, [ids], params, wish(body, use.spec if use else None))
+    answer = _Answer(service, body, generation, use)
     await while_connected(request, generation.start())
     if body.get("stream"):
         return EventStream(answer.stream(usage, continuous), generation.close, headers)
@@ -45,7 +46,9 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
 class _Answer:
     """The documents that answer a conversation."""
 
-    def __init__(self, service: Service, body: Mapping[str, Any], generation: Generation) -> None:
+    def __init__(self, service: Service, body: Mapping[str, Any], generation: Generation, use: ToolUse | None) -> None:
+        self._use = use
+        self._readers = [use.reader() for _ in generation.choices] if use else []
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._model = body.get("model") or service.names[0]
@@ -62,12 +65,17 @@ class _Answer:
             pass
         choices = []
         for i, c in enumerate(generation.choices):
-            message = {"role": "assistant", "content": "".join(c.text), "refusal": None}
+            message: dict[str, Any] = {"role": "assistant", "content": "".join(c.text), "refusal": None}
+            if self._readers:
+                reader = self._readers[i]
+                reader.feed("".join(c.text), final=True)
+                if reader.calls:
+                    message |= {"content": reader.content or None, "tool_calls": reader.calls}
             choice: dict[str, Any] = {
                 "index": i,
                 "message": message,
                 "logprobs": self._given_logprobs(c.logprobs),
-                "finish_reason": c.finish_reason,
+                "finish_reason": self._finish_reason(i, c.finish_reason),
                 "stop_reason": c.stop_reason,
             }
             if self._ids:
@@ -98,8 +106,12 @@ class _Answer:
                 first["prompt_token_ids"] = generation.prompts[0]
             yield first
         async for i, event in generation.events():
-            if event.text or event.finish_reason or self._ids or self._logprobs:
-                out = chunk(i, {"content": event.text} if event.text else {}, event.finish_reason, event.stop_reason)
+            deltas = self._deltas(i, event)
+            for delta in deltas[:-1]:
+                yield chunk(i, delta)
+            if deltas or event.finish_reason or self._ids or self._logprobs:
+                reason = self._finish_reason(i, event.finish_reason)
+                out = chunk(i, deltas[-1] if deltas else {}, reason, event.stop_reason)
                 if event.logprobs is not None:
                     out["choices"][0]["logprobs"] = self._given_logprobs([event.logprobs])
                 if self._ids:
@@ -107,6 +119,18 @@ class _Answer:
                 yield out
         if usage:
             yield {**head, "choices": [], "usage": generation.usage()}
+
+    def _deltas(self, i: int, event: TokenEvent) -> list[dict[str, Any]]:
+        """What an event adds to message i."""
+        if self._readers:
+            return self._readers[i].feed(event.text, final=event.finish_reason is not None)
+        return [{"content": event.text}] if event.text else []
+
+    def _finish_reason(self, i: int, reason: str | None) -> str | None:
+        """An answer that ends after a call ends because of it; one that was forced by name just stops."""
+        if reason == "stop" and self._use is not None and self._readers[i].calls and not self._use.named:
+            return "tool_calls"
+        return reason
 
     def _given_logprobs(self, given: list[Logprobs]) -> dict[str, Any] | None:
         return chat_logprobs(self._tokenizer, given) if self._logprobs and self._tokenizer is not None else None
@@ -124,14 +148,3 @@ def _logprobs(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
     if top:
         raise ApiError.invalid("top_logprobs needs logprobs: true", "top_logprobs")
     return {}
-
-
-def _check_tools(body: Mapping[str, Any]) -> None:
-    """Tools may be described to the model; calls are not parsed."""
-    tools, choice = body.get("tools"), body.get("tool_choice")
-    if choice is not None and choice != "none" and not tools:
-        raise ApiError.invalid("tool_choice needs tools", "tool_choice")
-    if tools and choice != "none":
-        raise ApiError.invalid(
-            "tool calls are not supported; with tool_choice: none the tools are only described to the model", "tools"
-        )

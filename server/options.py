@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from inferir.runtime.structured.tools import Style
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
@@ -15,7 +17,8 @@ class ServerOptions:
     host, port, uds: where to listen; with uds, a Unix socket at that path instead. api_keys: if any, inference needs
     one of them. served_names: names that requests may give as model; the first is shown. grace: seconds that running
     requests get after SIGTERM. strict: refuse unknown fields. body_limit: bytes of a request. max_sequences: prompts
-    times n in one request. origins: origins that browsers may call from, "*" for all.
+    times n in one request. tool_style: how the model
+    writes tool calls. origins: origins that browsers may call from, "*" for all.
     """
 
     artifact: Path
@@ -30,5 +33,6 @@ class ServerOptions:
     body_limit: int = 8 << 20
     max_sequences: int = 1024
     origins: tuple[str, ...] = ("*",)
+    tool_style: Style = "hermes"
     metrics_prefix: str = "inferir"
     engine: Mapping[str, Any] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from inferir.ir.errors import RequestError
+from inferir.runtime.structured.spec import StructuredSpec
 from inferir.server import fields
 from inferir.server.errors import ApiError
 from inferir.server.generation import Wish
@@ -28,13 +29,15 @@ def engine_params(body: Mapping[str, Any], max_tokens: int | None) -> dict[str, 
     return params if n == 1 else {**params, "n": n}
 
 
-def wish(body: Mapping[str, Any]) -> Wish:
-    """What else the engine is asked for."""
-    spec = None
+def wish(body: Mapping[str, Any], forced: StructuredSpec | None = None) -> Wish:
+    """What else the engine is asked for; `forced`: the grammar of a tool call."""
+    spec = forced
     form = body.get("response_format") or {"type": "text"}
     if form != {"type": "text"} or body.get("structured_outputs"):
         from inferir.runtime.structured.fields import structured_spec
 
+        if forced is not None:
+            raise ApiError.invalid("a forced tool call and another structure exclude each other", "tool_choice")
         try:
             spec = structured_spec(body)
         except RequestError as error:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from inferir.commands import arguments as a
 from inferir.ir.errors import InferirError
+
+if TYPE_CHECKING:
+    from inferir.runtime.structured.tools import Style
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -34,6 +37,7 @@ def serve(
     chat_template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Jinja chat template to use instead of the artifact's.")
     ] = None,
+    tool_style: Annotated[str, typer.Option(metavar="hermes|json", help="How the model writes tool calls.")] = "hermes",
     kv_cache_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help='KV-cache memory, such as "2GiB". Default: half the free memory.')
     ] = None,
@@ -77,9 +81,12 @@ def serve(
         "enable_prefix_caching": prefix_caching,
         "max_waiting": max_waiting,
     }
+    from inferir.runtime.structured.tools import STYLES
     from inferir.server.options import ServerOptions
     from inferir.server.serve import serve as run
 
+    if tool_style not in STYLES:
+        raise typer.BadParameter(f"choose one of {', '.join(STYLES)}", param_hint="--tool-style")
     run(
         ServerOptions(
             artifact=artifact,
@@ -89,6 +96,7 @@ def serve(
             api_keys=(*(api_key or ()), *_keys(api_key_file)),
             served_names=tuple(served_model_name or ()),
             chat_template=chat_template,
+            tool_style=cast("Style", tool_style),
             grace=grace,
             strict=strict,
             origins=tuple(allowed_origin or ("*",)),
