@@ -193,7 +193,12 @@ class _Checker:
                 f"the pattern of {_place(where)} names a quote, a backslash or a control character outside [^...], "
                 "which is not supported inside JSON strings"
             )
-        if "patternProperties" in schema and ("properties" in schema or "required" in schema):
+        patterned = schema.get("patternProperties")
+        if isinstance(patterned, dict) and len(patterned) > 1:
+            raise _RefusedError(
+                f"{_place(where)} has patternProperties with more than one pattern, which is not supported"
+            )
+        if patterned is not None and ("properties" in schema or "required" in schema):
             raise _RefusedError(
                 f"{_place(where)} combines patternProperties with other properties, which is not supported"
             )

@@ -38,6 +38,13 @@ SCHEMAS: list[Any] = [
     {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a", "other"]},
     {"type": "object", "required": ["r"], "additionalProperties": {"type": "integer"}},
     {"$defs": {"n": {"type": "integer", "minimum": 1}}, "type": "array", "items": {"$ref": "#/$defs/n"}, "maxItems": 2},
+    {"properties": {"a": {"type": "null"}}, "additionalProperties": {"type": "integer"}, "minProperties": 1},
+    {"prefixItems": [{"type": "null"}], "unevaluatedItems": {"type": "integer"}, "maxItems": 3},
+    {"type": "number", "minimum": -1e-7, "maximum": 1e-7},
+    {"type": ["integer", "string"], "minimum": 3, "maxLength": 2},
+    {"enum": [1.0, 1e5, -0.0, "\u0001\n\u2028"]},
+    {"properties": {'a"b\n': {"const": 1}, "": {"const": 2}}, "required": ['a"b\n', ""]},
+    {"type": "string", "format": "uuid"},
     {"definitions": {"b": {"type": "boolean"}}, "properties": {"x": {"$ref": "#/definitions/b"}}, "required": ["x"]},
 ]
 
@@ -105,6 +112,10 @@ def test_schema_text_and_schema_object_are_the_same(compile_: Compile) -> None:
         ({"$ref": 1}, "$ref"),
         ({"properties": {f"p{i}": {} for i in range(501)}}, "properties"),
         (False, "nothing"),
+        ({"patternProperties": {".*": {"type": "integer"}, "a": {"type": "null"}}}, "more than one pattern"),
+        ({"patternProperties": {"a": {}}, "properties": {"b": {}}}, "other properties"),
+        ({"type": "integer", "minimum": 4, "maximum": 3}, "minimum"),
+        ({"properties": {"a": False}}, "false"),
     ],
 )
 def test_what_could_not_be_honoured_is_refused(reason: Callable[..., str], schema: Any, part: str) -> None:
