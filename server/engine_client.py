@@ -28,7 +28,7 @@ from inferir.server.errors import ApiError, engine_died, not_ready
 
 BACKOFF = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before each restart; after the last one fails, the server gives up
 PING_SECONDS = 1.0
-SILENT_SECONDS = 20.0  # an engine that says nothing for so long is not ready
+SILENT_SECONDS = 15.0  # an engine that says nothing for so long is not ready
 
 log = logging.getLogger("inferir.server")
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from inferir.ir.errors import InferirError
+from inferir.server import engine_client
 from inferir.server.engine_client import EngineClient
 from inferir.server.errors import ApiError
 from inferir.server.messages import Add, TokenEvent
@@ -119,6 +120,20 @@ def test_a_killed_engine_is_restarted(tiny_artifact: Path) -> None:
         await until(lambda: client.phase == "ready")
         assert client.pid != pid
         assert [x.token for x in await collect(client, [5, 6], max_tokens=5)] == [x.token for x in before]
+
+    with_client(tiny_artifact, body)
+
+
+def test_an_engine_that_says_nothing(tiny_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "SILENT_SECONDS", 2.5)
+
+    async def body(client: EngineClient) -> None:
+        assert client.responsive
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGSTOP)
+        await until(lambda: not client.responsive, 10)
+        os.kill(client.pid, signal.SIGCONT)
+        await until(lambda: client.responsive, 10)
 
     with_client(tiny_artifact, body)
 
