@@ -15,7 +15,10 @@ from inferir.runtime.structured.binding import Core
 from inferir.runtime.structured.schema import explicit_schema, patterns
 from inferir.runtime.structured.vocabulary import Vocabulary
 
-MAX_WHITESPACE = 2
+MAX_WHITESPACE = 5
+"""Blanks between two tokens of JSON: room for a line break and two levels of indentation, which models write unasked
+(less makes their text worse), and few enough that a model which loves blanks still comes to an end."""
+
 _WALK_TOKENS = 48
 _LOG_PREFIX = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
 

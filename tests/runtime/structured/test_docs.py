@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from inferir.runtime.structured import GrammarLimits
+from inferir.runtime.structured.build import MAX_WHITESPACE
 from inferir.runtime.structured.spec import KINDS, MAX_BYTES, MAX_CHOICES, MAX_REGEX_BYTES
 from inferir.runtime.structured.tool_parser import MAX_HEAD
 from inferir.runtime.structured.tools import STYLES
@@ -31,4 +32,5 @@ def test_tables() -> None:
 def test_numbers() -> None:
     for text in (f"{MAX_BYTES >> 10} KiB of JSON", f"{MAX_REGEX_BYTES >> 10} KiB of regex", f"{MAX_CHOICES:,} choices"):
         assert text in PAGE
+    assert f"at most {MAX_WHITESPACE} blanks" in PAGE
     assert f"at most {MAX_HEAD}\ncharacters" in PAGE

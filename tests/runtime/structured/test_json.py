@@ -55,7 +55,7 @@ def test_random_texts_validate(compile_: Compile, schema: Any) -> None:
     validator.check_schema(schema)
     grammar = compile_("json_schema", schema)
     ended = 0
-    for seed in range(25):
+    for seed in range(40):
         text = write(grammar, seed)
         if text is not None:
             validator.validate(json.loads(text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,14 +30,14 @@ def test_whitespace_is_bounded(compile_: Compile, prefer: bytes) -> None:
         text = write(grammar, seed, 100, prefer)
         assert text is not None
         jsonschema.validate(json.loads(text), FINITE)
-        assert "   " not in text
+        assert not re.search(r"\s{6}", text)
         assert text.rstrip() == text
 
 
 def test_whitespace_is_bounded_in_free_values(compile_: Compile) -> None:
     for grammar in (compile_("json_object"), compile_("json_schema", {"properties": {"a": {}}, "required": ["a"]})):
-        assert accepts(grammar, '{"a": {"b":  [1,  2]}}')
-        assert not accepts(grammar, '{"a": {"b":   1}}')
+        assert accepts(grammar, '{"a": {"b":  [1,\n    2]}}')
+        assert not accepts(grammar, '{"a": {"b":      1}}')
         assert not accepts(grammar, '   {"a": 1}')
 
 
