@@ -16,8 +16,9 @@ from inferir.ir.errors import RequestError
 MAX_ANSWERS = 128
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
-MAX_LISTED = 1024
-"""Most entries of logit_bias, bad_words and stop_token_ids."""
+MAX_LISTED = 1000
+"""Most entries of logit_bias, bad_words (each of which may ban two ids) and stop_token_ids; together they must fit
+`ir.manifest.EDITS_PER_ROW`."""
 MAX_LOGPROBS = 20
 BIAS_LIMIT = 100.0
 

@@ -132,13 +132,13 @@ def _draw_eval(
     rows = torch.where((masked != 0)[:, None] & ~unpack_mask(bitmask, n), lowest, rows)
     _edit(rows, begin, count, edits)
     hot = temperature > 0
+    rows = torch.where(rows.isnan(), lowest, rows)
     scaled = rows / torch.where(hot, temperature, torch.ones(()))[:, None]
     for r in hot.nonzero().flatten().tolist():
         keep = kept(scaled[r], int(top_k[r]), float(top_p[r]), float(min_p[r]))
         scaled[r] = torch.where(keep, scaled[r], lowest)
     noise = -torch.log(-torch.log(uniform(seed, counter, n)))
     scaled = torch.where(hot[:, None], scaled + noise, rows)
-    scaled = torch.where(scaled.isnan(), lowest, scaled)
     best, token = scaled.max(-1).values, scaled.argmax(-1)
     return torch.where(best == lowest, -1, token).to(torch.int32)
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from inferir.ir.errors import RequestError
+from inferir.ir.manifest import EDITS_PER_ROW
 from inferir.runtime.logit_rules import compile_rules
-from inferir.runtime.sampling import SamplingParams, seed_i32
+from inferir.runtime.sampling import MAX_LISTED, SamplingParams, seed_i32
 
 
 @pytest.mark.parametrize(
@@ -72,16 +73,16 @@ from inferir.runtime.sampling import SamplingParams, seed_i32
         ("logit_bias", {"5": math.nan}),
         ("logit_bias", {"5": None}),
         ("logit_bias", [5]),
-        ("logit_bias", dict.fromkeys(range(1025), 1.0)),
+        ("logit_bias", dict.fromkeys(range(1001), 1.0)),
         ("bad_words", "x"),
         ("bad_words", [""]),
         ("bad_words", [1]),
-        ("bad_words", ["x"] * 1025),
+        ("bad_words", ["x"] * 1001),
         ("allowed_token_ids", []),
         ("allowed_token_ids", [-1]),
         ("allowed_token_ids", ["1"]),
         ("allowed_token_ids", 1),
-        ("stop_token_ids", list(range(1025))),
+        ("stop_token_ids", list(range(1001))),
         ("logprobs", -1),
         ("logprobs", 21),
         ("logprobs", True),
@@ -112,6 +113,10 @@ def test_values_that_switch_a_parameter_off_are_accepted() -> None:
     for limit in (0, -1, 9999999, 2**40):
         assert SamplingParams(top_k=limit).top_k == limit
     assert compile_rules(params, 100, {7}, None) is None
+
+
+def test_lists_of_one_row_fit_its_edits() -> None:
+    assert 4 * MAX_LISTED + 64 <= EDITS_PER_ROW
 
 
 def test_biases_have_integer_ids_and_are_clamped() -> None:

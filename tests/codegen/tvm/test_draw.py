@@ -158,6 +158,19 @@ def test_a_row_without_a_drawable_entry_gives_minus_one(run: Run, host: Target) 
         assert agrees(run, host, draw_case(logits, **spot, **given, **cut)).tolist() == [-1, -1]
 
 
+def test_entries_that_are_not_numbers_are_never_drawn(run: Run, host: Target) -> None:
+    """Nor do they disturb the others; with infinite logits the first of them is the token."""
+    torch.manual_seed(8)
+    logits = torch.randn(60, 200) * 3
+    logits[torch.rand(60, 200) < 0.4] = float("nan")
+    given = mixed(60, 200)
+    got = agrees(run, host, draw_case(logits, **given))
+    assert not logits[torch.arange(60), got.clamp(0).long()][got >= 0].isnan().any()
+    logits[:, [20, 150]] = float("inf")
+    cut = {"top_k": torch.full((60,), 3).int(), "top_p": torch.full((60,), 0.5), "min_p": torch.full((60,), 0.1)}
+    assert agrees(run, host, draw_case(logits, **hot(60), **cut)).tolist() == [20] * 60
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4, 1e30])
 def test_any_size_of_logits(scale: float, run: Run, host: Target) -> None:
     torch.manual_seed(7)
