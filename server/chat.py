@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +18,9 @@ from inferir.server.messages import Logprobs, TokenEvent
 from inferir.server.parameters import engine_params, sequences, truncate, wish
 from inferir.server.responses import EventStream, json_response, while_connected
 from inferir.server.service import Service
-from inferir.server.tools import ToolUse, tool_use
+
+if TYPE_CHECKING:
+    from inferir.server.tools import ToolUse
 
 
 async def chat(service: Service, request: Request, body: Mapping[str, Any], headers: dict[str, str]) -> Response:
@@ -27,7 +29,7 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
     if n > service.options.max_sequences:
         raise ApiError.invalid(f"n={n} is more than {service.options.max_sequences} sequences in one request", "n")
     usage, continuous = fields.stream_options(body)
-    use = tool_use(body, service.options.tool_style)
+    use = _tool_use(service, body)
     params = engine_params(body, body.get("max_completion_tokens") or body.get("max_tokens"))
     params |= _logprobs(service, body)
     ids = truncate(await service.chat_tokens(body), body, service.max_model_len)
@@ -148,3 +150,12 @@ def _logprobs(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
     if top:
         raise ApiError.invalid("top_logprobs needs logprobs: true", "top_logprobs")
     return {}
+
+
+def _tool_use(service: Service, body: Mapping[str, Any]) -> ToolUse | None:
+    """What the request does with tools; what that takes is loaded with the first one."""
+    if not body.get("tools") and body.get("tool_choice") is None:
+        return None
+    from inferir.server.tools import tool_use
+
+    return tool_use(body, service.options.tool_style)

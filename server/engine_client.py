@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,6 @@ import zmq.asyncio
 
 from inferir.ir.errors import EngineError, InferirError
 from inferir.server import messages as m
-from inferir.server.engine_process import LINGER_MS, PARENT
 from inferir.server.errors import ApiError, engine_died, not_ready
 
 BACKOFF = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before each restart; after the last one fails, the server gives up
@@ -86,10 +86,16 @@ def start_child(artifact: Path, options: Mapping[str, Any], context: zmq.asyncio
     socket = context.socket(zmq.PAIR)
     for option in (zmq.SNDHWM, zmq.RCVHWM):
         socket.setsockopt(option, 0)
-    socket.setsockopt(zmq.LINGER, LINGER_MS)
+    socket.setsockopt(zmq.LINGER, m.LINGER_MS)
     socket.bind(address)
     command = [sys.executable, "-P", "-m", "inferir.server.engine_process", address, str(artifact), json.dumps(options)]
-    child = subprocess.Popen(command, env={**os.environ, PARENT: str(os.getpid())}, stdin=subprocess.DEVNULL)
+    environment = {**os.environ, m.PARENT: str(os.getpid())}
+    # Signals that end the server reach a whole terminal or service; the child inherits that they are blocked.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return EngineProcessHandle(child, socket, folder)
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 IDLE_MS = 1000
 COMPILERS = ("tvm", "triton", "torch._inductor", "llvmlite")
-PARENT = "INFERIR_PARENT_PID"  # set by the front process, for this process only
-LINGER_MS = 500
 _PR_SET_PDEATHSIG = 1
 
 
@@ -179,11 +177,10 @@ def _logprobs(given: TokenLogprobs | None) -> m.Logprobs | None:
 def main(arguments: list[str]) -> int:
     """Load the artifact, say so, and serve. Returns the exit status."""
     address, artifact, options = arguments
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the front process decides
-    die_with_parent(int(os.environ.pop(PARENT)))
+    die_with_parent(int(os.environ.pop(m.PARENT)))
     context = zmq.Context(io_threads=1)
     socket = context.socket(zmq.PAIR)
-    socket.setsockopt(zmq.LINGER, LINGER_MS)
+    socket.setsockopt(zmq.LINGER, m.LINGER_MS)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.connect(address)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from inferir.runtime.structured.tools import Style
+ToolStyle = Literal["hermes", "json"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,6 @@ class ServerOptions:
     body_limit: int = 8 << 20
     max_sequences: int = 1024
     origins: tuple[str, ...] = ("*",)
-    tool_style: Style = "hermes"
+    tool_style: ToolStyle = "hermes"
     metrics_prefix: str = "inferir"
     engine: Mapping[str, Any] = field(default_factory=dict)

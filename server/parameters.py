@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inferir.ir.errors import RequestError
-from inferir.runtime.structured.spec import StructuredSpec
 from inferir.server import fields
 from inferir.server.errors import ApiError
 from inferir.server.generation import Wish
 from inferir.server.messages import Spec
+
+if TYPE_CHECKING:
+    from inferir.runtime.structured.spec import StructuredSpec
 
 
 def sequences(body: Mapping[str, Any]) -> int:

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,32 @@ def test_a_stream_that_does_not_end(start: Start, second: bool) -> None:
     assert "[DONE]" not in result
     assert server.process.wait(10) == 0
     assert time.monotonic() - began < 8
+
+
+def test_signals_of_a_whole_service(start: Start) -> None:
+    """A signal that reaches the engine process too does not end it before its requests."""
+    server = start().ready()
+    engine = server.engine_pid()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        slow(server)
+        stream = pool.submit(lambda: events(server.post("/v1/completions", LONG)))
+        time.sleep(0.5)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(engine, number)
+        go_on(server)
+        server.process.send_signal(signal.SIGTERM)
+        assert stream.result(20)[-1] == "[DONE]"
+    assert server.process.wait(10) == 0
+    assert not any("error" in line for line in server.lines())
+
+
+def test_the_front_process_is_light() -> None:
+    """It loads neither arrays nor the engine, so that the engine process starts at once."""
+    program = (
+        "import sys, inferir.server.app; print(*{'numpy', 'torch', 'tvm', 'inferir.runtime.engine'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
 
 
 def test_stopped_while_loading(start: Start) -> None:

@@ -12,8 +12,9 @@ from inferir.commands import arguments as a
 from inferir.ir.errors import InferirError
 
 if TYPE_CHECKING:
-    from inferir.runtime.structured.tools import Style
+    from inferir.server.options import ToolStyle
 
+TOOL_STYLES = ("hermes", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -81,12 +82,11 @@ def serve(
         "enable_prefix_caching": prefix_caching,
         "max_waiting": max_waiting,
     }
-    from inferir.runtime.structured.tools import STYLES
     from inferir.server.options import ServerOptions
     from inferir.server.serve import serve as run
 
-    if tool_style not in STYLES:
-        raise typer.BadParameter(f"choose one of {', '.join(STYLES)}", param_hint="--tool-style")
+    if tool_style not in TOOL_STYLES:
+        raise typer.BadParameter(f"choose one of {', '.join(TOOL_STYLES)}", param_hint="--tool-style")
     run(
         ServerOptions(
             artifact=artifact,
@@ -96,7 +96,7 @@ def serve(
             api_keys=(*(api_key or ()), *_keys(api_key_file)),
             served_names=tuple(served_model_name or ()),
             chat_template=chat_template,
-            tool_style=cast("Style", tool_style),
+            tool_style=cast("ToolStyle", tool_style),
             grace=grace,
             strict=strict,
             origins=tuple(allowed_origin or ("*",)),
