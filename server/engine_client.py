@@ -232,11 +232,12 @@ class EngineClient:
             self.fail_all(engine_died())
             self._handle.close(kill=True)
             attempt = 0 if was_ready else attempt + 1
-            if failed is not None or attempt >= len(BACKOFF) or (not was_ready and self.restarts == 0):
+            if not was_ready and (failed is not None or attempt >= len(BACKOFF) or self.restarts == 0):
                 text = failed.message if failed else f"the engine process ended with status {status} while loading"
                 self._give_up(text, failed.exit_code if failed else 1)
                 return
-            log.error("the engine process ended with status %s; starting it again", status)
+            reason = failed.message if failed else f"status {status}"
+            log.error("the engine process ended: %s; starting it again", reason)
             self.restarts += 1
             await asyncio.sleep(BACKOFF[attempt])
             self._handle = start_child(self.artifact, self.options, self._context)

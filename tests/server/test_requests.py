@@ -142,6 +142,15 @@ def test_unknown_fields_in_strict_mode(start: Start) -> None:
     assert server.complete().status_code == 200
 
 
+def test_priorities_and_salts(server: Server) -> None:
+    plain = server.complete().json()["choices"]
+    assert server.complete(priority=-5, cache_salt="mine").json()["choices"] == plain
+    check_error(server.complete(priority="high"), param="priority")
+    check_error(server.complete(priority=2**40), param="priority")
+    check_error(server.complete(cache_salt=5), param="cache_salt")
+    check_error(server.complete(cache_salt="x" * 5000), param="cache_salt")
+
+
 def test_request_ids(server: Server) -> None:
     assert server.get("/health", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
     own = server.get("/health", headers={"x-request-id": "x" * 1000}).headers["x-request-id"]
