@@ -13,7 +13,7 @@ STARTED = time.time()
 def load() -> Run:
     from inferir import LLM, SamplingParams
 
-    llm = LLM(sys.argv[1])
+    llm = LLM(sys.argv[1], enable_prefix_caching=False)  # workloads repeat prompts
 
     def run(prompts: list[list[int]], tokens: int) -> None:
         llm.generate(prompts, SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True))
