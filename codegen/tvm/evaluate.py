@@ -26,6 +26,9 @@ Index = tuple[Affine, ...]
 Leaf = Callable[[Value, str, Index, int], "str | None"]
 
 
+INDEX_LIMIT = 2**31 - 1  # kernels index memory with int32
+
+
 class SplitNeededError(Exception):
     """The last-axis loop must be split at `at` (a position of its axis) for a concatenation to be decided."""
 
@@ -249,6 +252,9 @@ class Evaluator:
             if not isinstance(d, int):
                 raise CodegenError(f"{node.op}: axis {d} of the table is not static")
             width *= d
+        count = table.type.shape[0]
+        if isinstance(count, int) and count * width > INDEX_LIMIT:
+            raise CodegenError(f"{node.op}: a table of {count * width} elements is beyond 32-bit indices")
         at = self.value(ids, row, (), 1)
         shape = tuple(d for d in sizes if isinstance(d, int))
         return self.load_at(

@@ -235,18 +235,18 @@ class _RowKernel:
         """One sweep for several roots; where their sweep shapes do not fit together, one each."""
         try:
             self._sweep(out, roots, level, roots[0].shapes[0])
-        except CodegenError:
+        except CodegenError as first:
             if len(roots) > 1:
                 for root in roots:
                     self._group(out, [root], level)
                 return None
-            problem: CodegenError | None = None
+            problem = first
             for shape in roots[0].shapes[1:]:
                 try:
                     return self._sweep(out, roots, level, shape)
                 except CodegenError as error:
                     problem = error
-            raise problem or CodegenError("no sweep shape fits") from None
+            raise problem from None
 
     def _evaluator(self, out: Writer, level: int) -> Evaluator:
         memory = dict(self.memory)

@@ -63,6 +63,10 @@ def _body(op: str, *types: TensorType, **attrs: object) -> Graph:
         (_body("tensor.sum", TensorType((T, 4, 8), DType.F32), dims=(1,), keepdim=False), "tensor.sum over axes"),
         (_body("tensor.exp", TensorType((T, 8), DType.F64)), "f64"),
         (_body("tensor.exp", TensorType((S, 8), DType.F32)), "no run-time count"),
+        (
+            _body("tensor.embedding", TensorType((1 << 20, 4096), DType.BF16), TensorType((T,), DType.I32)),
+            "4294967296 elements is beyond 32-bit indices",
+        ),
         (_body("tensor.permute", TensorType((T, 8, 4), DType.F32), perm=(1, 0, 2)), "row axis"),
     ],
 )
