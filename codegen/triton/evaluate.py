@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
+from inferir.codegen.rows import has_row, static_shape
 from inferir.codegen.triton.index import Axis, Index, flatten, unflatten
 from inferir.codegen.triton.scalar import COMPARISONS, HALF, REGISTER, SELECTIONS, elementwise, literal, power
-from inferir.codegen.triton.value import Block, Guards, NoRoomError, Place, features, has_row, memory
+from inferir.codegen.triton.value import Block, Guards, NoRoomError, Place, memory
 from inferir.codegen.triton.views import VIEWS
 from inferir.ir.dims import Dim
 from inferir.ir.dtypes import DType
@@ -95,8 +96,8 @@ class Sweep:
     def _value(self, v: Value, place: Place, guards: Guards) -> Block:
         node = v.node
         if v in self.pointers:
-            at = flatten(place, features(v.type, self.row))
-            row = f" + row * {prod(features(v.type, self.row))}" if has_row(v.type, self.row) else ""
+            at = flatten(place, static_shape(v.type, self.row))
+            row = f" + row * {prod(static_shape(v.type, self.row))}" if has_row(v.type, self.row) else ""
             return self.load(v, row, at, guards)
         if node.op in VIEWS:
             return VIEWS[node.op](self, node, place, guards)
@@ -148,7 +149,7 @@ class Sweep:
 
     def aligned(self, o: Value, place: Place) -> Place:
         """The index of an operand that is broadcast to `place`: feature axes align from the right."""
-        shape = features(o.type, self.row)
+        shape = static_shape(o.type, self.row)
         padded = (*(Index() for _ in range(len(shape) - len(place))), *place)
         return tuple(Index() if d == 1 else i for d, i in zip(shape, padded[len(padded) - len(shape) :], strict=True))
 
@@ -172,7 +173,7 @@ class Sweep:
         op, dtype = node.op.removeprefix("tensor."), x.type.dtype
         if dtype is DType.BOOL or dtype not in REGISTER:
             raise CodegenError(f"{node.op} of {dtype.value} has no Triton form")
-        shape, reduced = features(x.type, self.row), self._reduced(node)
+        shape, reduced = static_shape(x.type, self.row), self._reduced(node)
         kept = [i for i in range(len(shape)) if i not in reduced]
         at = dict(zip(kept, [place[i] for i in kept] if node.attrs["keepdim"] else place, strict=True))
         busy = frozenset().union(*(i.positions for i in at.values()))

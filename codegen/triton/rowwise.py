@@ -11,10 +11,11 @@ from math import prod
 
 from inferir.codegen.backend import KernelSource
 from inferir.codegen.decompose import decompose
+from inferir.codegen.rows import has_row, static_shape
 from inferir.codegen.triton.evaluate import Sweep
 from inferir.codegen.triton.index import Index, flatten, unflatten
 from inferir.codegen.triton.scalar import HALF
-from inferir.codegen.triton.value import NoRoomError, features, has_row, memory
+from inferir.codegen.triton.value import NoRoomError, memory
 from inferir.ir.dims import Dim, dim_str
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
@@ -94,7 +95,7 @@ class _RowKernel:
 
     def _own_shape(self, value: Value) -> tuple[int, ...]:
         stored = value.node.operands[1] if value.op == "kv.write" else value
-        return features(stored.type, self.row) or (1,)
+        return static_shape(stored.type, self.row) or (1,)
 
     def _shapes(self, value: Value) -> list[tuple[int, ...]]:
         """Block shapes to try for a result: its own, those of values it may reshape, its own with room to reduce."""
@@ -106,7 +107,7 @@ class _RowKernel:
             if v in seen or not has_row(v.type, self.row):
                 continue
             seen.add(v)
-            shape = features(v.type, self.row)
+            shape = static_shape(v.type, self.row)
             if shape and prod(shape) == prod(own):
                 out.append(shape)
             stack += v.node.operands
@@ -150,9 +151,12 @@ class _RowKernel:
             pointer, at = self._cache(value, sweep)
         else:
             stored = value
-            pointer, at = f"o{number} + row * {prod(features(value.type, self.row))}", flatten(from_place, sweep.shape)
+            pointer, at = (
+                f"o{number} + row * {prod(static_shape(value.type, self.row))}",
+                flatten(from_place, sweep.shape),
+            )
         own = self._own_shape(value)
-        place = self._index(from_place, sweep.shape, own if features(stored.type, self.row) else ())
+        place = self._index(from_place, sweep.shape, own if static_shape(stored.type, self.row) else ())
         text = sweep.value(stored, place).text
         if stored.type.dtype in HALF:
             text = f"{text}.to({HALF[stored.type.dtype]})"
@@ -171,7 +175,7 @@ class _RowKernel:
         cache, x, slots = value.node.operands
         if cache not in self.pointers:
             raise CodegenError("kv.write to a computed cache has no row-wise form")
-        heads, size = features(x.type, self.row)
+        heads, size = static_shape(x.type, self.row)
         block, pack = value.node.attrs["block_size"], cache.type.shape[-1]
         assert isinstance(pack, int)
         slot = sweep.let(f"{sweep.value(slots, ()).text}.to(tl.int64)")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from inferir.codegen.triton.index import Index
 from inferir.codegen.triton.scalar import MEMORY
-from inferir.ir.dims import Dim
 from inferir.ir.errors import CodegenError
 from inferir.ir.types import TensorType
 
@@ -40,19 +39,6 @@ class Block:
 
 Place = tuple[Index, ...]
 Guards = tuple[Guard, ...]
-
-
-def features(type_: TensorType, row: Dim) -> tuple[int, ...]:
-    """The axes of a type but a leading row axis. Raises `CodegenError` if one is symbolic."""
-    dims = type_.shape[1:] if has_row(type_, row) else type_.shape
-    for dim in dims:
-        if not isinstance(dim, int):
-            raise CodegenError(f"axis {dim} of {type_} is not static")
-    return tuple(d for d in dims if isinstance(d, int))
-
-
-def has_row(type_: TensorType, row: Dim) -> bool:
-    return type_.rank > 0 and type_.shape[0] == row
 
 
 def memory(type_: TensorType) -> str:

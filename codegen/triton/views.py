@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
+from inferir.codegen.rows import has_row, static_shape
 from inferir.codegen.triton.index import flatten, unflatten
 from inferir.codegen.triton.scalar import REGISTER, literal
-from inferir.codegen.triton.value import Block, Guard, Guards, Place, features, has_row
+from inferir.codegen.triton.value import Block, Guard, Guards, Place
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph import Node, Value
 from inferir.ir.ops.common import axis as normal_axis
@@ -21,7 +22,7 @@ def _view(sweep: Sweep, node: Node, place: Place, guards: Guards) -> Block:
     (x,) = node.operands
     if has_row(x.type, sweep.row) != has_row(node.types[0], sweep.row):
         raise CodegenError(f"tensor.view of {x.type} to {node.types[0]} moves the row axis")
-    old, new = features(x.type, sweep.row), features(node.types[0], sweep.row)
+    old, new = static_shape(x.type, sweep.row), static_shape(node.types[0], sweep.row)
     return sweep.value(x, unflatten(flatten(place, new), old), guards)
 
 
@@ -58,7 +59,7 @@ def _cat(sweep: Sweep, node: Node, place: Place, guards: Guards) -> Block:
     at, start = place[i], 0
     parts: list[tuple[Value, int, int]] = []
     for part in node.operands:
-        end = start + features(part.type, sweep.row)[i]
+        end = start + static_shape(part.type, sweep.row)[i]
         if start <= at.high and at.low < end:
             parts.append((part, start, end))
         start = end
@@ -82,7 +83,7 @@ def _gather(sweep: Sweep, node: Node, place: Place, guards: Guards) -> Block:
     sizes = table.type.shape[1:]
     if any(not isinstance(d, int) for d in sizes):
         raise CodegenError(f"{node.op}: {table.type} has no static rows")
-    split = len(features(ids.type, sweep.row))
+    split = len(static_shape(ids.type, sweep.row))
     number = sweep.value(ids, place[:split], guards)
     if number.positions:
         raise CodegenError(f"{node.op} by {ids.type} has no row-wise form: one number per row is needed")

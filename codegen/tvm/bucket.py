@@ -111,10 +111,21 @@ def distinct(regions: Iterable[Node]) -> dict[str, Node]:
 
 @cache
 def generator_hash() -> str:
-    """Digest of the source of this code generator and of the IR's ops, which decide what it writes."""
+    """Digest of the source of this code generator, of what it shares with others, and of the IR's ops."""
     here = Path(__file__).resolve().parent
     ir = Path(source_hash.__code__.co_filename).resolve().parent
-    return source_hash([here, ir / "ops", ir / "dims.py", ir / "dtypes.py", ir / "graph.py", ir / "registry.py"])
+    return source_hash(
+        [
+            here,
+            here.parent / "decompose.py",
+            here.parent / "rows.py",
+            ir / "ops",
+            ir / "dims.py",
+            ir / "dtypes.py",
+            ir / "graph.py",
+            ir / "registry.py",
+        ]
+    )
 
 
 @cache

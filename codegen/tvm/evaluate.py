@@ -8,9 +8,11 @@ reductions read a per-row accumulator. `lanes` consecutive positions of the last
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from inferir.codegen.rows import has_row, static_shape
 from inferir.codegen.tvm.affine import Affine, flatten, unflatten
 from inferir.codegen.tvm.llvm_lib import call
 from inferir.codegen.tvm.scalar import MEMORY, REGISTER, elementwise, power
@@ -35,19 +37,6 @@ class SplitNeededError(Exception):
     def __init__(self, at: int) -> None:
         super().__init__(at)
         self.at = at
-
-
-def static_shape(type_: TensorType, row: Dim) -> tuple[int, ...]:
-    """The feature axes of a type: all axes but a leading row axis. Raises `CodegenError` if one is symbolic."""
-    dims = type_.shape[1:] if type_.rank and type_.shape[0] == row else type_.shape
-    for dim in dims:
-        if not isinstance(dim, int):
-            raise CodegenError(f"axis {dim} of {type_} is not static")
-    return tuple(d for d in dims if isinstance(d, int))
-
-
-def has_row(type_: TensorType, row: Dim) -> bool:
-    return type_.rank > 0 and type_.shape[0] == row
 
 
 @dataclass
@@ -110,9 +99,7 @@ class Evaluator:
         """Load from the buffer of `v`."""
         shape = static_shape(v.type, self.row_symbol)
         flat = flatten(index, shape)
-        size = 1
-        for d in shape:
-            size *= d
+        size = math.prod(shape)
         base = flat.text()
         if has_row(v.type, self.row_symbol):
             base = f"{row} * {size} + {base}"

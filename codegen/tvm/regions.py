@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from inferir.codegen.decompose import decompose
+from inferir.codegen.rows import has_row, static_shape
 from inferir.codegen.tvm.affine import Affine, Var
 from inferir.codegen.tvm.attention import attention_kernel
-from inferir.codegen.tvm.decompose import decompose
-from inferir.codegen.tvm.evaluate import Evaluator, Index, has_row, static_shape
+from inferir.codegen.tvm.evaluate import Evaluator, Index
 from inferir.codegen.tvm.llvm_lib import call
 from inferir.codegen.tvm.matmul import Columns, choose_tile, matmul_kernel
 from inferir.codegen.tvm.rowwise import count_name, rowwise_kernel

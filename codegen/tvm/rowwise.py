@@ -9,14 +9,16 @@ an output of an earlier level, which is then loaded.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from inferir.codegen.decompose import decompose
+from inferir.codegen.rows import has_row, static_shape
 from inferir.codegen.tvm.affine import Affine, Var, flatten, unflatten
-from inferir.codegen.tvm.decompose import decompose
 from inferir.codegen.tvm.draw import scratch_bytes, write_draw
-from inferir.codegen.tvm.evaluate import Evaluator, Index, SplitNeededError, has_row, static_shape
+from inferir.codegen.tvm.evaluate import Evaluator, Index, SplitNeededError
 from inferir.codegen.tvm.llvm_lib import call
 from inferir.codegen.tvm.reduce import Accumulator
 from inferir.codegen.tvm.scalar import MEMORY
@@ -125,9 +127,7 @@ class _RowKernel:
             if [d % rank for d in dims] != [rank - 1]:
                 raise CodegenError(f"{node.op} over axes {dims} of {node.operands[0].type} has no row kernel")
             return [own]
-        total = 1
-        for d in own:
-            total *= d
+        total = math.prod(own)
         seen, stack, shapes = set(), [root.swept], [own]
         while stack:
             v = stack.pop()
@@ -138,9 +138,7 @@ class _RowKernel:
                 shape = static_shape(v.type, self.row)
             except CodegenError:
                 continue
-            size = 1
-            for d in shape:
-                size *= d
+            size = math.prod(shape)
             if size == total and shape and shape not in shapes:
                 shapes.append(shape)
             stack += v.node.operands
@@ -198,9 +196,7 @@ class _RowKernel:
     def _rows_per_chunk(self) -> int:
         widest = 1
         for root in self.roots:
-            size = 1
-            for d in root.shapes[0]:
-                size *= d
+            size = math.prod(root.shapes[0])
             widest = max(widest, size)
         return max(1, ELEMENTS_PER_CHUNK // widest)
 
@@ -335,9 +331,7 @@ class _RowKernel:
         elif root.value.op == "kv.write":
             self._write_cache(e, root.value.node, value, index, lanes)
         else:
-            size = 1
-            for d in own:
-                size *= d
+            size = math.prod(own)
             at = f"row * {size} + {flatten(index, own).text()}" if own else "row"
             e.out.line(f"w{root.output}[{ramp(at, lanes)}] = {_stored(value, root.value.type.dtype, lanes)}")
 
