@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import math
 import socket
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Server
+from serving import COMMAND, OPTIONS, Server
 
 from inferir.commands.bench_load import arrivals
 from inferir.commands.bench_metrics import (
@@ -257,6 +260,7 @@ def test_no_server(fails: Fails) -> None:
 
 USAGE = {"prompt_tokens": 1, "completion_tokens": 2}
 TOKENS = [{"choices": [{"text": "a", "token_ids": [1]}]}, {"choices": [{"text": "", "token_ids": [2]}]}]
+SLEEP = object()
 GOOD = [*TOKENS, {"choices": [], "usage": USAGE}]
 
 
@@ -274,8 +278,14 @@ def scripted() -> Iterator[Callable[[Sequence[Sequence[object]]], str]]:
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["content-length"]))
-                events = [e if isinstance(e, str) else json.dumps(e) for e in left.pop(0)]
-                self._send("".join(f"data: {e}\r\n\r\n" for e in events))
+                self._send("")
+                for event in left.pop(0):
+                    if event is SLEEP:
+                        time.sleep(2)
+                        continue
+                    text = event if isinstance(event, str) else json.dumps(event)
+                    with contextlib.suppress(OSError):
+                        self.wfile.write(f"data: {text}\r\n\r\n".encode())
 
             def _send(self, text: str) -> None:
                 self.send_response(200)
@@ -309,6 +319,57 @@ def scripted() -> Iterator[Callable[[Sequence[Sequence[object]]], str]]:
 def test_failed_requests_are_counted(cli: Cli, scripted: Any, events: list[object], error: str) -> None:
     url = scripted([[*GOOD, "[DONE]"], events, [*GOOD, "[DONE]"]])
     options = ("--num-prompts", 3, "--max-concurrency", 1)
-    out = bench(cli, url, *options)
+    result = cli("bench", "serve", "--url", url, *options, "--json")
+    assert (result.status, result.err) == (1, "")
+    out = result.json
     assert (out["completed"], out["failed"], out["errors"]) == (2, 1, {error: 1})
     assert (out["prompt_tokens"], out["output_tokens"]) == (2, 4)
+
+
+def test_a_request_may_take_only_so_long(cli: Cli, scripted: Any) -> None:
+    url = scripted([[*GOOD, "[DONE]"], [*TOKENS[:1], SLEEP, *GOOD[1:], "[DONE]"]])
+    options = ("--num-prompts", 2, "--max-concurrency", 1, "--timeout", 0.5)
+    result = cli("bench", "serve", "--url", url, *options, "--json")
+    assert result.status == 1
+    assert result.json["errors"] == {"no complete answer within 0.5 s": 1}
+
+
+def test_a_server_that_dies_ends_the_load(cli: Cli, tiny_artifact: Path, tmp_path: Path) -> None:
+    """The first answers are there when it is killed; nothing is sent to a dead server for the rest of the schedule."""
+    server = Server(tiny_artifact, tmp_path / "log").ready()
+    killer = threading.Timer(1.0, server.process.kill)
+    killer.start()
+    try:
+        options = ("--num-prompts", 2000, "--input-len", 4, "--output-len", 2, "--request-rate", 20)
+        begin = time.monotonic()
+        result = cli("bench", "serve", "--url", server.url, *options, "--json")
+        assert time.monotonic() - begin < 30
+        out = result.json
+        assert (result.status, out["completed"] + out["failed"]) == (1, 2000)
+        assert out["completed"] > 0
+        assert out["errors"]["not sent, since the server is gone"] > 1900
+        assert out["duration_s"] < 30
+    finally:
+        killer.cancel()
+        server.close()
+
+
+def test_a_unix_socket(cli: Cli, tiny_artifact: Path, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([*COMMAND, str(tiny_artifact), *OPTIONS, "--uds", str(path)], stdout=log, stderr=log)
+    try:
+        wait_for(lambda: "ready after" in (tmp_path / "log").read_text())
+        result = cli("bench", "serve", "--uds", path, "--num-prompts", 3, "--input-len", 4, "--output-len", 2)
+        assert (result.status, result.err) == (0, "")
+        assert result.out.startswith("tiny: 3 prompts of 4 + 2 tokens")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -145,6 +145,7 @@ def serve(
     url: Annotated[str, typer.Option(metavar="URL", help="The server's address.")] = "http://127.0.0.1:8000",
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Default: the server's first model.")] = None,
     api_key: Annotated[str | None, typer.Option(metavar="KEY", help="Key that the server wants.")] = None,
+    uds: Annotated[str | None, typer.Option(metavar="PATH", help="Reach the server at this Unix socket.")] = None,
     num_prompts: NumPrompts = 64,
     input_len: InputLen = 128,
     output_len: OutputLen = 64,
@@ -164,13 +165,17 @@ def serve(
         list[str] | None,
         typer.Option(metavar="GOALS", help='Count requests within "ttft:MS tpot:MS e2e:MS". May be repeated.'),
     ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="S", min=0.001, help="Seconds after which a request has failed.")
+    ] = 300.0,
     seed: Seed = 0,
     json: a.Json = False,
     plot: Plot = None,
 ) -> None:
     """Send completions to a running server, and measure what its users would see."""
     from inferir.commands import bench_load, bench_metrics, bench_output, bench_serve_report
-    from inferir.commands.bench_client import Client
+    from inferir.commands.http_client import Client
+    from inferir.commands.progress import progress_bars
 
     if not request_rate > 0:
         raise typer.BadParameter("must be more than 0", param_hint="--request-rate")
@@ -187,6 +192,10 @@ def serve(
         ignore_eos=ignore_eos,
         temperature=temperature,
         seed=seed,
+        timeout=timeout,
     )
-    name, records = bench_load.run_load(Client(url.rstrip("/"), api_key), model, load)
+    with progress_bars() as progress:
+        name, records = bench_load.run_load(Client(url, api_key, uds), model, load, progress)
     bench_serve_report.report(name, load, records, goals, json=json, plot=plot)
+    if any(r.error is not None for r in records):
+        raise typer.Exit(1)

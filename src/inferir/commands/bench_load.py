@@ -6,18 +6,25 @@ import asyncio
 import contextlib
 import math
 import random
-from collections.abc import Sequence
+import time
 from dataclasses import dataclass
 from typing import Any
 
-from inferir.commands.bench_client import Client, HttpError
+from inferir.commands.bench_client import complete
 from inferir.commands.bench_metrics import Record, random_prompts
+from inferir.commands.http_client import Client
+from inferir.commands.progress import Report
 from inferir.ir.errors import InferirError
+
+GIVE_UP = 5
+"""Connections that fail one after the other until the server counts as gone, and nothing more is sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What to send. `rate`: requests per second on average, with exponential gaps; infinite: all at once."""
+    """What to send. `rate`: requests per second on average, with exponential gaps; infinite: all at once. `timeout`:
+    seconds that a request may take.
+    """
 
     num_prompts: int
     input_len: int
@@ -29,6 +36,7 @@ class Load:
     ignore_eos: bool = False
     temperature: float = 0.0
     seed: int = 0
+    timeout: float = 300.0
 
 
 def arrivals(count: int, rate: float, seed: int) -> list[float]:
@@ -40,32 +48,39 @@ def arrivals(count: int, rate: float, seed: int) -> list[float]:
     return due
 
 
-def run_load(client: Client, model: str | None, load: Load) -> tuple[str, list[Record]]:
-    """The model's name and a record per request, in the order of the prompts.
+def run_load(client: Client, model: str | None, load: Load, report: Report | None = None) -> tuple[str, list[Record]]:
+    """The model's name and a record per request, in the order of the prompts. report: told of every request's end.
 
     Raises `HttpError` if the server cannot be reached and `InferirError` if it lacks the model, the requests are too
     long for it, or none of them succeeds.
     """
-    return asyncio.run(_run(client, model, load))
+    return asyncio.run(_run(client, model, load, report))
 
 
-async def _run(client: Client, model: str | None, load: Load) -> tuple[str, list[Record]]:
+async def _run(client: Client, model: str | None, load: Load, report: Report | None) -> tuple[str, list[Record]]:
     name = await _model(client, model, load.prefix_len + load.input_len + load.output_len)
     prompts = random_prompts(load.seed, load.num_prompts, load.input_len, load.vocab_size, load.prefix_len)
     seats: Any = asyncio.Semaphore(load.max_concurrency) if load.max_concurrency else contextlib.nullcontext()
     begin = asyncio.get_running_loop().time()
+    lost = asyncio.Event()
+    done = refused = 0
 
     async def one(prompt: list[int], due: float) -> Record:
-        await asyncio.sleep(begin + due - asyncio.get_running_loop().time())
-        body = {
-            "model": name,
-            "prompt": prompt,
-            "max_tokens": load.output_len,
-            "temperature": load.temperature,
-            "ignore_eos": load.ignore_eos,
-        }
+        nonlocal done, refused
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(lost.wait(), max(0.0, begin + due - asyncio.get_running_loop().time()))
         async with seats:
-            return await client.complete(body)
+            if lost.is_set():
+                record = _unsent()
+            else:
+                record = await complete(client, _body(name, prompt, load), load.timeout)
+            refused = refused + 1 if record.unreachable else 0
+            if refused >= GIVE_UP:
+                lost.set()
+        done += 1
+        if report is not None:
+            report("requests", done, load.num_prompts)
+        return record
 
     times = arrivals(load.num_prompts, load.rate, load.seed)
     records = await asyncio.gather(*(one(p, t) for p, t in zip(prompts, times, strict=True)))
@@ -74,20 +89,33 @@ async def _run(client: Client, model: str | None, load: Load) -> tuple[str, list
     return name, records
 
 
+def _body(model: str, prompt: list[int], load: Load) -> dict[str, Any]:
+    """A request, with every parameter that a server might otherwise take from the model."""
+    return {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": load.output_len,
+        "temperature": load.temperature,
+        "repetition_penalty": 1.0,
+        "ignore_eos": load.ignore_eos,
+    }
+
+
+def _unsent() -> Record:
+    now = time.perf_counter()
+    return Record(now, ended=now, error="not sent, since the server is gone", unreachable=True)
+
+
 async def _model(client: Client, wanted: str | None, tokens: int) -> str:
     """The name of the wanted model, or of the server's first, which must take `tokens` per request."""
-    answer = await client.get("/v1/models")
-    try:
-        served: Sequence[Any] = [(m["id"], m.get("max_model_len")) for m in answer["data"]]
-    except (KeyError, TypeError, AttributeError):
-        raise HttpError(f"{client.url}/v1/models: the answer is no list of models") from None
+    served = await client.models()
     names = ", ".join(name for name, _ in served)
     found = next(((n, most) for n, most in served if wanted in (None, n)), None)
     if found is None:
-        raise InferirError(f"{client.url} does not serve {wanted!r}; it serves {names or 'nothing'}")
+        raise InferirError(f"{client.place} does not serve {wanted!r}; it serves {names or 'nothing'}")
     name, most = found
     if most is not None and tokens > most:
         raise InferirError(
             f"requests of {tokens} tokens, prompt and answer, are too long for {name}, which takes {most}"
         )
-    return str(name)
+    return name

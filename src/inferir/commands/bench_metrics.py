@@ -17,7 +17,7 @@ METRICS = ("ttft", "tpot", "itl", "e2e")
 class Record:
     """One request: seconds on one clock when it was sent and when each token came, or why it failed.
 
-    `prompt_tokens` and `usage` (of the answer) are as the server counts them.
+    `prompt_tokens` and `usage` (of the answer) are as the server counts them. `unreachable`: no connection was made.
     """
 
     sent: float
@@ -26,6 +26,7 @@ class Record:
     usage: int | None = None
     ended: float = 0.0
     error: str | None = None
+    unreachable: bool = False
 
     @property
     def ttft(self) -> float:
@@ -90,7 +91,8 @@ def load_summary(records: Sequence[Record], goals: Mapping[str, float]) -> dict[
     for record in records:
         if record.error is not None:
             errors[record.error] = errors.get(record.error, 0) + 1
-    duration = max(r.ended for r in records) - min(r.sent for r in records)
+    sent = [r for r in records if not r.unreachable]
+    duration = max(r.ended for r in sent) - min(r.sent for r in sent)
     prompt, output = sum(r.prompt_tokens for r in good), sum(len(r.tokens) for r in good)
     return {
         "completed": len(good),

@@ -1,4 +1,4 @@
-"""`inferir chat ART`: a conversation in the terminal."""
+"""`inferir chat ART` and `inferir chat --url URL`: a conversation in the terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -15,6 +16,7 @@ from inferir.commands.streaming import Answer, answer, has_chat_template, write
 from inferir.ir.errors import InferirError, RequestError
 
 if TYPE_CHECKING:
+    from inferir.commands.http_client import Client
     from inferir.llm import LLM, SamplingParams
 
 _HELP = """/reset      forget the conversation
@@ -24,7 +26,18 @@ Ctrl-C      stop the answer"""
 
 
 def chat(
-    artifact: a.Artifact,
+    artifact: Annotated[
+        Path | None,
+        typer.Argument(metavar="[ART]", help="An artifact folder made by `inferir compile`; or give --url."),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Talk with a running server of the OpenAI API instead.")
+    ] = None,
+    uds: Annotated[str | None, typer.Option(metavar="PATH", help="The same, at a Unix socket.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The server's model. Default: the server's first.")
+    ] = None,
+    api_key: Annotated[str | None, typer.Option(metavar="KEY", help="Key that the server wants.")] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")] = None,
     max_tokens: a.MaxTokens = None,
     temperature: a.Temperature = 0.0,
@@ -33,17 +46,52 @@ def chat(
     kv_cache_memory: a.KvCacheMemory = None,
     stats: Annotated[bool, typer.Option("--stats", help="Statistics after each answer, on standard error.")] = False,
 ) -> None:
-    """Talk with the model: /reset forgets the conversation, /exit leaves, Ctrl-C stops the answer only."""
+    """Talk with a model: /reset forgets the conversation, /exit leaves, Ctrl-C stops the answer only."""
+    remote = url is not None or uds is not None
+    if remote == (artifact is not None):
+        raise typer.BadParameter("give either an artifact or --url", param_hint="ART")
+    local = {"--threads": threads, "--kv-cache-memory": kv_cache_memory}
+    served = {"--model": model, "--api-key": api_key}
+    for name, value in (local if remote else served).items():
+        if value is not None:
+            raise typer.BadParameter("only for " + ("artifacts" if remote else "servers"), param_hint=name)
+    given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    if artifact is None:
+        from inferir.commands.http_client import Client
+
+        _remote(Client(url or "http://localhost", api_key, uds), model, given, system, stats)
+        return
     from inferir.llm import LLM, SamplingParams
 
-    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    params = SamplingParams.parse(given)
     with LLM(artifact, max_num_seqs=1, threads=threads, kv_cache_memory=kv_cache_memory) as llm:
         if not has_chat_template(artifact):
             raise InferirError(f"{artifact}: the model has no chat template; use: inferir run {artifact} PROMPT")
-        if sys.stdin.isatty():
-            context = llm.manifest.limits.max_model_len
-            print(f"{llm.manifest.model.name}, {context:,} tokens of context. /help for commands.")
+        _greet(llm.manifest.model.name, llm.manifest.limits.max_model_len)
         talk(Conversation(llm, params, system), _reader(), stats)
+
+
+def _remote(client: Client, model: str | None, given: dict[str, Any], system: str | None, stats: bool) -> None:
+    from inferir.commands.remote_chat import RemoteConversation, find_model
+
+    name, context = find_model(client, model)
+    _greet(f"{name} at {client.place}", context)
+    fields = {"model": name, **{k: v for k, v in given.items() if v is not None}}
+    talk(RemoteConversation(client, fields, system), _reader(), stats)
+
+
+def _greet(name: str, context: int | None) -> None:
+    if sys.stdin.isatty():
+        size = "" if context is None else f", {context:,} tokens of context"
+        print(f"{name}{size}. /help for commands.")
+
+
+class Talk(Protocol):
+    """A conversation, wherever the model is."""
+
+    def reset(self) -> None: ...
+
+    def reply(self, text: str, write: Callable[[str], None]) -> Answer: ...
 
 
 @dataclass
@@ -68,7 +116,7 @@ class Conversation:
         return done
 
 
-def talk(conversation: Conversation, read: Callable[[], str | None], stats: bool = False) -> None:
+def talk(conversation: Talk, read: Callable[[], str | None], stats: bool = False) -> None:
     """Read lines and answer them until `read` gives None or /exit."""
     while True:
         try:
@@ -88,11 +136,16 @@ def talk(conversation: Conversation, read: Callable[[], str | None], stats: bool
             _answer(conversation, text, stats)
 
 
-def _answer(conversation: Conversation, text: str, stats: bool) -> None:
+def _answer(conversation: Talk, text: str, stats: bool) -> None:
     try:
         done = conversation.reply(text, write)
     except RequestError as error:
         print(f"{error}\n(/reset starts again)", file=sys.stderr)
+        return
+    except InferirError as error:
+        if not sys.stdin.isatty():
+            raise
+        print(error, file=sys.stderr)
         return
     print(" …(stopped)" if done.interrupted else "")
     if stats:

@@ -1,0 +1,133 @@
+"""A conversation with a running server, for `inferir chat --url`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from inferir.commands.http_client import Client, HttpError
+from inferir.commands.streaming import Answer
+from inferir.ir.errors import RequestError
+
+
+def find_model(client: Client, wanted: str | None) -> tuple[str, int | None]:
+    """Name and context length of the wanted model, or of the server's first.
+
+    From a server without a list of models a given name is taken as it is. Raises `HttpError` if the server cannot be
+    reached, wants another key, or does not serve the model.
+    """
+    try:
+        served = asyncio.run(client.models())
+    except HttpError as error:
+        if error.status == 404 and wanted is not None:
+            return wanted, None
+        raise _explained(client, error) from None
+    for name, most in served:
+        if wanted in (None, name):
+            return name, most
+    names = ", ".join(name for name, _ in served)
+    raise HttpError(f"{client.place} does not serve {wanted!r}; it serves {names or 'nothing'}")
+
+
+@dataclass
+class RemoteConversation:
+    """The messages so far, and what every request says besides. An answer that was stopped stays in it as far as it
+    came.
+    """
+
+    client: Client
+    fields: dict[str, Any]
+    system: str | None = None
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    def reset(self) -> None:
+        self.messages.clear()
+
+    def reply(self, text: str, write: Callable[[str], None]) -> Answer:
+        """Answer `text`, passing the answer to `write` as it comes; Ctrl-C ends the answer.
+
+        Raises `RequestError` if the server refuses the request, as one that does not fit the context, and `HttpError`
+        for any other failure; the conversation is then as it was.
+        """
+        said = [*self.messages, {"role": "user", "content": text}]
+        first = [] if self.system is None else [{"role": "system", "content": self.system}]
+        reply = _Reply(write)
+        try:
+            whole = _run(reply.read(self.client, {**self.fields, "messages": first + said}))
+        except HttpError as error:
+            if error.status == 400:
+                raise RequestError(str(error).removeprefix("status 400: "), "messages") from None
+            raise _explained(self.client, error) from None
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            raise HttpError(f"{self.client.place}: an event of the stream is no part of a chat") from None
+        done = reply.answer(interrupted=not whole)
+        self.messages = [*said, {"role": "assistant", "content": done.text}]
+        return done
+
+
+class _Reply:
+    """One answer as it comes."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._start = time.perf_counter()
+        self._first = 0.0
+        self._parts: list[str] = []
+        self._reason = "stop"
+        self._usage: dict[str, int] = {}
+
+    async def read(self, client: Client, fields: dict[str, Any]) -> None:
+        body = {**fields, "stream": True, "stream_options": {"include_usage": True}}
+        async with contextlib.aclosing(client.events("/v1/chat/completions", body)) as events:
+            async for event in events:
+                if event.get("usage"):
+                    self._usage = event["usage"]
+                for choice in event["choices"]:
+                    self._reason = choice.get("finish_reason") or self._reason
+                    text = choice["delta"].get("content")
+                    if text:
+                        self._first = self._first or time.perf_counter() - self._start
+                        self._parts.append(text)
+                        self._write(text)
+
+    def answer(self, *, interrupted: bool) -> Answer:
+        """What came. A server that was interrupted has not counted the tokens: then pieces of text are counted."""
+        tokens = self._usage.get("completion_tokens", len(self._parts))
+        total = time.perf_counter() - self._start
+        reason = "abort" if interrupted else self._reason
+        return Answer("".join(self._parts), self._usage.get("prompt_tokens", 0), tokens, self._first, total, reason)
+
+
+def _run(work: Coroutine[Any, Any, None]) -> bool:
+    """Run `work` to its end; False if Ctrl-C ended it."""
+
+    async def guarded() -> bool:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(ValueError, RuntimeError):  # only the main thread gets signals
+            loop.add_signal_handler(signal.SIGINT, task.cancel)
+        try:
+            await task
+        except asyncio.CancelledError:
+            return False
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+        return True
+
+    return asyncio.run(guarded())
+
+
+def _explained(client: Client, error: HttpError) -> HttpError:
+    """The error with what to do about it."""
+    hints = {
+        401: "; give the server's key with --api-key",
+        403: "; give the server's key with --api-key",
+        404: "; is this a server of the OpenAI API, and does it have the model?",
+    }
+    where = "" if error.status is None or error.unreachable else f"{client.place}: "
+    return HttpError(f"{where}{error}{hints.get(error.status or 0, '')}", error.status, unreachable=error.unreachable)
