@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -37,7 +36,7 @@ class SamplingParams:
     to what the one before left; tokens exactly as likely as the last one kept stay too.
 
     allowed_token_ids: only these. logit_bias: numbers added to logits by token id (strings of digits are ids too),
-    clamped to -100 … 100. bad_words: never complete these texts, as tokens encode them at the start of a text or after
+    from -100 to 100. bad_words: never complete these texts, as tokens encode them at the start of a text or after
     a space. repetition_penalty: logits of tokens in prompt or output are divided by it if positive, else multiplied.
     presence_penalty, frequency_penalty: subtracted once, and once per occurrence, for tokens of the output. All four
     act before the temperature, in the order of this paragraph.
@@ -127,7 +126,7 @@ class SamplingParams:
 
     @property
     def bias(self) -> Mapping[int, float]:
-        """logit_bias with integer ids, clamped."""
+        """logit_bias with integer ids."""
         assert self.logit_bias is not None
         return self.logit_bias
 
@@ -177,7 +176,7 @@ def _integer(name: str, value: object, low: int, high: int | None = None) -> Non
 def _number(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestError(f"{name} must be a number, not {value!r}", name)
-    if not (math.isfinite(value) and low <= value <= high):
+    if not low <= value <= high:  # neither NaN nor an integer that is too large for a float
         raise RequestError(f"{name} must be from {low:g} to {high:g}, not {value}", name)
 
 
@@ -231,7 +230,8 @@ def _bias(value: object) -> Mapping[int, float]:
         token = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 12 else key
         if isinstance(token, bool) or not isinstance(token, int) or token < 0:
             raise RequestError(f"logit_bias: {key!r} is not a token id", "logit_bias")
-        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-            raise RequestError(f"logit_bias: {number!r}, for token {token}, is not a number", "logit_bias")
-        out[token] = min(max(float(number), -BIAS_LIMIT), BIAS_LIMIT)
+        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= BIAS_LIMIT:
+            wanted = f"a number from -{BIAS_LIMIT:g} to {BIAS_LIMIT:g}"
+            raise RequestError(f"logit_bias must be {wanted}, not {number!r}, for token {token}", "logit_bias")
+        out[token] = float(number)
     return MappingProxyType(out)

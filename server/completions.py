@@ -13,7 +13,7 @@ from starlette.responses import Response
 from inferir.server import fields
 from inferir.server.errors import ApiError
 from inferir.server.generation import Generation
-from inferir.server.logprobs import completion_logprobs, echoed_logprobs, prompt_logprobs
+from inferir.server.logprobs import CompletionLogprobs, joined, prompt_logprobs
 from inferir.server.messages import Logprobs
 from inferir.server.parameters import engine_params, sequences, truncate, wish
 from inferir.server.responses import EventStream, json_response, while_connected
@@ -61,7 +61,11 @@ class _Answer:
         self._tokenizer = service.tokenizer
         self._logprobs = body.get("logprobs") is not None
         self._scores = body.get("prompt_logprobs") is not None
-        self._offsets = [len(e) for e in echoes]
+        skip = body.get("skip_special_tokens")
+        self._fields: list[CompletionLogprobs] = []
+        if self._logprobs and service.tokenizer is not None:
+            skip_special = skip is None or bool(skip)
+            self._fields = [CompletionLogprobs(service.tokenizer, len(e), skip_special=skip_special) for e in echoes]
 
     async def whole(self) -> dict[str, Any]:
         """The answer in one document."""
@@ -71,7 +75,7 @@ class _Answer:
         choices = []
         for i, c in enumerate(generation.choices):
             choice = self._choice(i, self._echoes[i] + "".join(c.text), c.finish_reason, c.stop_reason)
-            choice["logprobs"] = self._given_logprobs(i, c.logprobs, first=True)
+            choice["logprobs"] = self._given_logprobs(i, c.logprobs, first=True, final=True)
             if self._scores and self._tokenizer is not None:
                 choice["prompt_logprobs"] = prompt_logprobs(self._tokenizer, c.prompt_logprobs or [])
             if self._ids:
@@ -92,7 +96,8 @@ class _Answer:
             text = self._echoes[i] + event.text if first else event.text
             choice = self._choice(i, text, event.finish_reason, event.stop_reason)
             if event.logprobs is not None:
-                choice["logprobs"] = self._given_logprobs(i, [event.logprobs], first=first)
+                final = event.finish_reason is not None
+                choice["logprobs"] = self._given_logprobs(i, [event.logprobs], first=first, final=final)
             if self._ids:
                 choice["token_ids"] = [] if event.token is None else [event.token]
                 if first:
@@ -104,19 +109,15 @@ class _Answer:
         if usage:
             yield {**self._head, "choices": [], "usage": generation.usage()}
 
-    def _given_logprobs(self, i: int, given: list[Logprobs], *, first: bool) -> dict[str, Any] | None:
+    def _given_logprobs(self, i: int, given: list[Logprobs], *, first: bool, final: bool) -> dict[str, Any] | None:
         """Log-probabilities of the next tokens of sequence i, behind those of an echoed prompt at first."""
-        if not self._logprobs or self._tokenizer is None:
+        if not self._fields:
             return None
         scores = self._generation.choices[i].prompt_logprobs
-        if first and self._echoes[i] and scores is not None:
-            prompt = self._generation.prompts[i // self._generation.n]
-            out = echoed_logprobs(self._tokenizer, prompt, scores, given)
-            self._offsets[i] = 0
-        else:
-            out = completion_logprobs(self._tokenizer, given, self._offsets[i])
-        self._offsets[i] += sum(len(t) for t in out["tokens"])
-        return out
+        if not (first and self._echoes[i] and scores is not None):
+            return self._fields[i].next(given, final=final)
+        echoed = self._fields[i].echoed(self._generation.prompts[i // self._generation.n], scores)
+        return joined(echoed, self._fields[i].next(given, final=final))
 
     def _choice(self, i: int, text: str, finish: str | None, stop: int | str | None) -> dict[str, Any]:
         return {"index": i, "text": text, "logprobs": None, "finish_reason": finish, "stop_reason": stop}

@@ -30,6 +30,8 @@ BACKOFF = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before each restart; after the la
 PING_SECONDS = 1.0
 SILENT_SECONDS = 15.0  # an engine that says nothing for so long is not ready
 
+_CONSTRAINTS = ("allowed_token_ids", "bad_words", "min_tokens")
+
 log = logging.getLogger("inferir.server")
 
 
@@ -38,12 +40,16 @@ Inbox = asyncio.Queue[tuple[int, m.TokenEvent | ApiError]]
 
 @dataclass(eq=False)
 class Job:
-    """A request in the engine: `inbox` gets `(index, event)`, or the error that ended it."""
+    """A request in the engine: `inbox` gets `(index, event)`, or the error that ended it.
+
+    constrained: only some tokens may be drawn, so that running out of them is the request's own fault.
+    """
 
     id: str
     index: int
     inbox: Inbox
     prompt_tokens: int = 0
+    constrained: bool = False
     finished: bool = False
     arrival: float = field(default_factory=time.monotonic)
     first: float = 0.0
@@ -161,7 +167,8 @@ class EngineClient:
             raise not_ready(self.phase)
         message.id = f"r{next(self._ids)}"
         names = m.request_ids(message.id, message.params.get("n") or 1)
-        jobs = [Job(name, first + k, inbox, len(message.prompt)) for k, name in enumerate(names)]
+        constrained = message.structured is not None or any(message.params.get(name) for name in _CONSTRAINTS)
+        jobs = [Job(name, first + k, inbox, len(message.prompt), constrained) for k, name in enumerate(names)]
         self._jobs |= {job.id: job for job in jobs}
         accepted = self._adding[message.id] = asyncio.get_running_loop().create_future()
         try:
@@ -300,6 +307,7 @@ class EngineClient:
         if self.observer is not None:
             self.observer.observe(job, event)
         if event.finish_reason == "error":
-            job.inbox.put_nowait((job.index, ApiError(500, event.error or "the request failed")))
+            status = 400 if job.constrained else 500
+            job.inbox.put_nowait((job.index, ApiError(status, event.error or "the request failed")))
         else:
             job.inbox.put_nowait((job.index, event))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,15 @@ def token_text(tokenizer: Tokenizer, token: int) -> str:
     return token_bytes(tokenizer, token).decode("utf-8", "replace")
 
 
+def token_name(tokenizer: Tokenizer, token: int) -> str:
+    """A token's text, or for one that is not whole characters its bytes, so that no two look the same."""
+    raw = token_bytes(tokenizer, token)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{b:02x}" for b in raw)
+
+
 def chat_logprobs(tokenizer: Tokenizer, given: Sequence[Logprobs]) -> dict[str, Any]:
     """The field `logprobs` of a chat's choice."""
 
@@ -34,29 +44,48 @@ def chat_logprobs(tokenizer: Tokenizer, given: Sequence[Logprobs]) -> dict[str, 
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(tokenizer: Tokenizer, given: Sequence[Logprobs], offset: int) -> dict[str, Any]:
-    """The field `logprobs` of a completion's choice; `offset`: characters before the first token."""
-    out: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
-    for g in given:
-        text = token_text(tokenizer, g.token)
-        out["text_offset"].append(offset)
-        out["token_logprobs"].append(max(g.logprob, LOWEST))
-        out["tokens"].append(text)
-        pairs = [*g.top, (g.token, g.logprob)]
-        out["top_logprobs"].append({token_text(tokenizer, t): max(value, LOWEST) for t, value in pairs})
-        offset += len(text)
-    return out
+class CompletionLogprobs:
+    """Makes the field `logprobs` of one completion, all at once or token by token.
+
+    The tokens' texts join to the text: one that ends inside a character is empty, and the one that completes the
+    character has it whole. Special tokens are shown, but where they are skipped no offset counts them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, offset: int, *, skip_special: bool) -> None:
+        """`offset`: characters before the first token."""
+        self._tokenizer = tokenizer
+        self._offset = offset
+        self._skipped = tokenizer.special_ids if skip_special else frozenset()
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def echoed(self, prompt: Sequence[int], scores: Sequence[Logprobs | None]) -> dict[str, Any]:
+        """The field for the tokens of an echoed prompt; the first has no log-probability."""
+        self._offset = 0
+        first = self.next([Logprobs(prompt[0], 0.0, 0, [])])
+        first["token_logprobs"], first["top_logprobs"] = [None], [None]
+        return joined(first, self.next([s for s in scores if s is not None], final=True))
+
+    def next(self, given: Sequence[Logprobs], *, final: bool = False) -> dict[str, Any]:
+        """The field for the next tokens; `final`: no more will come."""
+        out: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
+        for i, g in enumerate(given, 1):
+            text = self._text(g.token, final=final and i == len(given))
+            out["text_offset"].append(self._offset)
+            out["token_logprobs"].append(max(g.logprob, LOWEST))
+            out["tokens"].append(text)
+            top = {token_name(self._tokenizer, t): max(value, LOWEST) for t, value in g.top if t != g.token}
+            out["top_logprobs"].append({**top, text: max(g.logprob, LOWEST)})
+            self._offset += 0 if g.token in self._skipped else len(text)
+        return out
+
+    def _text(self, token: int, *, final: bool) -> str:
+        raw = token_bytes(self._tokenizer, token)
+        return raw.decode() if token in self._skipped else self._utf8.decode(raw, final)
 
 
-def echoed_logprobs(
-    tokenizer: Tokenizer, prompt: Sequence[int], scores: Sequence[Logprobs | None], given: Sequence[Logprobs]
-) -> dict[str, Any]:
-    """The same with the prompt's tokens before those of the answer; the first has no log-probability."""
-    first = completion_logprobs(tokenizer, [Logprobs(prompt[0], 0.0, 0, [])], 0)
-    first["token_logprobs"], first["top_logprobs"] = [None], [None]
-    rest = [s for s in scores if s is not None]
-    later = completion_logprobs(tokenizer, [*rest, *given], len(first["tokens"][0]))
-    return {name: first[name] + later[name] for name in first}
+def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Two parts of a field as one."""
+    return {name: first[name] + second[name] for name in first}
 
 
 def prompt_logprobs(tokenizer: Tokenizer, scores: Sequence[Logprobs | None]) -> list[dict[str, Any] | None]:

@@ -286,7 +286,7 @@ def _is(value: Any, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
     if isinstance(value, int | float):
-        return kind == "number" or (kind == "integer" and float(value).is_integer())
+        return kind == "number" or (kind == "integer" and value == int(value))
     return kind == _kind(value)
 
 
