@@ -14,6 +14,9 @@ import tokenizers
 from inferir.ir.errors import ArtifactError
 from inferir.runtime.token_bytes import TokenBytes, token_bytes
 
+# Texts come one at a time, so the library needs no threads of its own.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
 
 class Tokenizer:
     """Text to token ids and back. `config` is the content of tokenizer_config.json."""
@@ -37,9 +40,17 @@ class Tokenizer:
         return Tokenizer(backend, read_json(Path(folder) / "tokenizer_config.json"))
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; `add_special_tokens` adds what the tokenizer's own template adds, such as BOS."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        """Token ids of `text`; `add_special_tokens` adds what the tokenizer's own template adds, such as BOS.
+
+        Other threads run meanwhile: only the library's calls for batches release the interpreter lock.
+        """
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
         return ids
+
+    def fewest_tokens(self, text: str) -> int:
+        """How many tokens `text` has at least, without looking at it; 0 if a token may stand for any amount of text."""
+        return len(text) // self._longest if self.bytes is not None else 0
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `ids`; ids without token, as in a padded vocabulary, are empty."""
@@ -63,6 +74,11 @@ class Tokenizer:
     def bytes(self) -> TokenBytes | None:
         """Bytes of each token, where the tokenizer's decoder only joins bytes."""
         return token_bytes(self._backend)
+
+    @cached_property
+    def _longest(self) -> int:
+        """Characters of the longest token in the vocabulary's spelling, which is never shorter than the text."""
+        return max(map(len, self._backend.get_vocab()), default=1) or 1
 
     @cached_property
     def special_ids(self) -> frozenset[int]:

@@ -32,7 +32,8 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
     use = _tool_use(service, body)
     params = engine_params(body, body.get("max_completion_tokens") or body.get("max_tokens"))
     params |= _logprobs(service, body)
-    ids = truncate(await service.chat_tokens(body), body, service.max_model_len)
+    must_fit = "messages" if body.get("truncate_prompt_tokens") is None else None
+    ids = truncate(await service.chat_tokens(body, must_fit), body, service.max_model_len)
     service.check_prompt(ids, "messages")
     generation = Generation(service.client, [ids], params, wish(body, use.spec if use else None))
     answer = _Answer(service, body, generation, use)

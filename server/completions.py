@@ -138,13 +138,16 @@ async def _prompts(service: Service, body: Mapping[str, Any], n: int) -> list[li
             f"{len(prompt)} prompts times n={n} are more than {most} sequences in one request", "prompt"
         )
     special = body.get("add_special_tokens")
+    must_fit = "prompt" if body.get("truncate_prompt_tokens") is None else None
     out = []
     for one in prompt:
         if type(one) is not type(prompt[0]):
             raise ApiError.invalid("prompt mixes text and token ids", "prompt")
         if isinstance(one, str):
             service.need_tokenizer("prompt")
-            ids = await service.in_thread(service.encode, one, add_special_tokens=special is None or special)
+            ids = await service.in_thread(
+                service.encode, one, add_special_tokens=special is None or special, must_fit=must_fit
+            )
         elif isinstance(one, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in one):
             ids = one
         else:

@@ -81,10 +81,14 @@ class Service:
             raise ApiError.invalid("the artifact has no tokenizer; give the prompt as token ids", field)
         return self.tokenizer
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return self.need_tokenizer("prompt").encode(text, add_special_tokens=add_special_tokens)
+    def encode(self, text: str, *, add_special_tokens: bool, must_fit: str | None = None) -> list[int]:
+        """Token ids of a text. With `must_fit`, its field, one that is surely too long is refused before any work."""
+        tokenizer = self.need_tokenizer("prompt")
+        if must_fit is not None and (fewest := tokenizer.fewest_tokens(text)) >= self.max_model_len:
+            raise self._too_long(f"at least {fewest}", must_fit)
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-    async def chat_tokens(self, body: Mapping[str, Any]) -> list[int]:
+    async def chat_tokens(self, body: Mapping[str, Any], must_fit: str | None = None) -> list[int]:
         """Token ids of a conversation, as the chat template writes it, with one beginning-of-text token at most."""
         if self.template is None:
             raise ApiError.invalid(
@@ -109,7 +113,7 @@ class Service:
             variables=variables,
         )
         special = bool(body.get("add_special_tokens"))
-        ids = await self.in_thread(self.encode, text, add_special_tokens=special)
+        ids = await self.in_thread(self.encode, text, add_special_tokens=special, must_fit=must_fit)
         bos = self._bos() if special else None
         return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
 
@@ -122,13 +126,11 @@ class Service:
         if bad is not None:
             raise ApiError.invalid(f"token id {bad} is outside the vocabulary of {vocabulary}", field)
         if len(ids) >= self.max_model_len:
-            raise ApiError(
-                400,
-                f"the prompt has {len(ids)} tokens, which leaves no room for an answer: the context length is "
-                f"{self.max_model_len}",
-                field,
-                "context_length_exceeded",
-            )
+            raise self._too_long(str(len(ids)), field)
+
+    def _too_long(self, tokens: str, field: str) -> ApiError:
+        text = f"the prompt has {tokens} tokens, which leaves no room for an answer: the context length is "
+        return ApiError(400, f"{text}{self.max_model_len}", field, "context_length_exceeded")
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
