@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.batch import InputBatch, PreparedStep
@@ -193,6 +194,8 @@ class Engine:
         if params.stop_strings and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer, and this engine has none; use stop_token_ids", "stop")
         name = request_id if request_id is not None else f"request-{next(self._ids)}"
+        if params.structured is not None and grammar is None:
+            raise RequestError("structured needs a compiled grammar", "structured")
         wanted = self.capacity if params.max_tokens is None else len(ids) + params.max_tokens
         rules = compile_rules(params, self.limits.vocab_size, self.limits.eos_token_ids, self.tokenizer)
         length = len(ids) if "lengths" in self.executor.inputs else None
@@ -289,8 +292,22 @@ class Engine:
             timing = request.timing
             timing.first_token = timing.first_token or now
             timing.last_token = now
-            updates.append(self._deliver(request, token, logprobs))
+            if token < 0 and self._complete(request, outputs.logits[row]):
+                updates.append(self._finish(request, None, "", "stop", None))
+            else:
+                updates.append(self._deliver(request, token, logprobs))
         return updates
+
+    @staticmethod
+    def _complete(request: Request, logits: npt.NDArray[np.float32]) -> bool:
+        """Whether no token can follow because the text of a grammar is complete, and only its end is left."""
+        if request.matcher is None or request.error is not None or np.isnan(logits).any():
+            return False
+        try:
+            return request.matcher.end()
+        except Exception as error:  # as in `_problem`
+            request.error = f"its grammar failed: {error}"
+            return False
 
     def _deliver(self, request: Request, token: int, logprobs: TokenLogprobs | None) -> Update:
         """Append `token` and decide whether the request ends with it. The text of a token that ends it is left out."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -34,6 +34,10 @@ class Matcher(Protocol):
         """Go on by `token`; False if the grammar does not allow it."""
         ...
 
+    def end(self) -> bool:
+        """End the text here; False, without any change, where it is not complete."""
+        ...
+
     @property
     def finished(self) -> bool:
         """Whether nothing may follow."""
@@ -43,7 +47,11 @@ class Matcher(Protocol):
 class Grammar(Protocol):
     """A compiled grammar, shared by requests."""
 
-    def new_state(self) -> Matcher: ...
+    def new_state(self, extra_stops: Iterable[int] = ()) -> Matcher:
+        """A walk from the start. extra_stops: tokens that may end the text beside the usual ones, if they have no text
+        of their own.
+        """
+        ...
 
 
 @dataclass(slots=True)

@@ -8,9 +8,12 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inferir.ir.errors import RequestError
+
+if TYPE_CHECKING:
+    from inferir.runtime.structured.spec import StructuredSpec
 
 MAX_ANSWERS = 128
 MAX_STOPS = 64
@@ -19,6 +22,8 @@ MAX_LISTED = 1000
 """Most entries of logit_bias, bad_words (each of which may ban two ids) and stop_token_ids; together they must fit
 `ir.manifest.EDITS_PER_ROW`."""
 MAX_LOGPROBS = 20
+INT_LIMIT = 2**63 - 1
+"""Largest integer that a request may hold where nothing smaller is said; it must pass between processes."""
 BIAS_LIMIT = 100.0
 
 
@@ -46,6 +51,9 @@ class SamplingParams:
     min_tokens: generated tokens before which none of these, nor an end-of-sequence token, ends it. ignore_eos: go on
     after an end-of-sequence token. skip_special_tokens: leave special tokens out of the text.
 
+    structured: what the text must look like, as an object with one of the keys `json` (a schema, as object or JSON
+    text), `json_object` (true), `regex`, `choice` (a list of strings) and `grammar` (GBNF text), or a `StructuredSpec`.
+
     logprobs, prompt_logprobs: also give log-probabilities of this many most likely tokens, before all of the above.
 
     Raises `RequestError` naming the field for a value that is invalid.
@@ -72,6 +80,7 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | list[int] | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    structured: StructuredSpec | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         _integer("max_tokens", self.max_tokens, low=1)
@@ -100,6 +109,8 @@ class SamplingParams:
             if not allowed:
                 raise RequestError("allowed_token_ids is empty, which leaves no token to draw", "allowed_token_ids")
             object.__setattr__(self, "allowed_token_ids", allowed)
+        if self.structured is not None:
+            object.__setattr__(self, "structured", _spec(self.structured))
 
     @staticmethod
     def parse(values: Mapping[str, Any]) -> SamplingParams:
@@ -118,6 +129,12 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the most likely token is taken; a temperature this close to 0 would overflow the logits."""
         return self.temperature < 1e-5
+
+    @property
+    def spec(self) -> StructuredSpec | None:
+        """What the text must look like."""
+        assert not isinstance(self.structured, Mapping)
+        return self.structured
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -168,8 +185,8 @@ def _integer(name: str, value: object, low: int, high: int | None = None) -> Non
         return
     if isinstance(value, bool) or not isinstance(value, int):
         raise RequestError(f"{name} must be an integer, not {value!r}", name)
-    if value < low or (high is not None and value > high):
-        limits = f"at least {low}" if high is None else f"from {low} to {high}"
+    if value < low or value > (INT_LIMIT if high is None else high):
+        limits = f"at least {low}" if high is None and value < low else f"from {low} to {high or INT_LIMIT}"
         raise RequestError(f"{name} must be {limits}, not {value}", name)
 
 
@@ -201,9 +218,18 @@ def _ids(name: str, value: object, most: int | None = None) -> tuple[int, ...]:
         raise RequestError(f"{name} must be a list of token ids, not {value!r}", name)
     if any(i < 0 for i in value):
         raise RequestError(f"{name} must not be negative: {min(value)}", name)
+    if any(i > INT_LIMIT for i in value):
+        raise RequestError(f"{name}: {max(value)} is no token id", name)
     if most is not None and len(value) > most:
         raise RequestError(f"{name} takes at most {most} ids, not {len(value)}", name)
     return tuple(value)
+
+
+def _spec(value: object) -> StructuredSpec | None:
+    from inferir.runtime.structured.fields import one_of
+    from inferir.runtime.structured.spec import StructuredSpec
+
+    return value if isinstance(value, StructuredSpec) else one_of(value, "structured")
 
 
 def _words(value: object) -> tuple[str, ...]:

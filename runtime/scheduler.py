@@ -174,7 +174,7 @@ class Scheduler:
             request.leader = None
             if request.grammar is not None:
                 try:
-                    request.matcher = request.grammar.result().new_state()
+                    request.matcher = request.grammar.result().new_state(request.params.stop_ids)
                 except (Exception, CancelledError) as error:  # whatever it is, it ends this request only
                     plan.failed.append((request, error))
                     continue

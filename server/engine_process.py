@@ -11,21 +11,18 @@ import os
 import signal
 import sys
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, cast
 
 import zmq
 
 from inferir.ir.errors import InferirError, QueueFullError, RequestError
 from inferir.runtime.build import load_engine
 from inferir.runtime.engine import Engine, Update
+from inferir.runtime.grammars import EngineGrammars
 from inferir.runtime.logprobs import TokenLogprobs
 from inferir.runtime.options import EngineOptions
 from inferir.runtime.request import Grammar, Request
 from inferir.runtime.sampling import SamplingParams
 from inferir.server import messages as m
-
-if TYPE_CHECKING:
-    from inferir.runtime.structured import GrammarCompiler
 
 IDLE_MS = 1000
 COMPILERS = ("tvm", "triton", "torch._inductor", "llvmlite")
@@ -39,7 +36,7 @@ class EngineProcess:
         self.engine = engine
         self.socket = socket
         self.compiling: dict[str, list[Request]] = {}
-        self.grammars: GrammarCompiler | None = None
+        self.grammars = EngineGrammars(engine)
         self.open = True
 
     def warm_up(self) -> None:
@@ -113,19 +110,9 @@ class EngineProcess:
 
     def _grammar(self, spec: m.Spec) -> Future[Grammar]:
         """Start to compile a grammar, in yet another process."""
-        if "bitmask" not in self.engine.executor.inputs:
-            raise RequestError("the artifact was compiled without structured output; compile it again", spec.source)
-        if self.engine.tokenizer is None:
-            raise RequestError("structured output needs a tokenizer, and the artifact has none", spec.source)
-        if self.grammars is None:
-            from inferir.runtime.structured import GrammarCompiler
-
-            limits = self.engine.limits
-            self.grammars = GrammarCompiler.of(self.engine.tokenizer, limits.vocab_size, limits.eos_token_ids)
         from inferir.runtime.structured import StructuredSpec
 
-        future: Any = self.grammars.compile_async(StructuredSpec(spec.kind, spec.value, spec.source))  # type: ignore[arg-type]
-        return cast("Future[Grammar]", future)
+        return self.grammars.compile(StructuredSpec(spec.kind, spec.value, spec.source))  # type: ignore[arg-type]
 
     def _step(self) -> None:
         updates = self.engine.step()
@@ -147,8 +134,7 @@ class EngineProcess:
                     self._refuse(name, error)
 
     def close(self) -> None:
-        if self.grammars is not None:
-            self.grammars.close()
+        self.grammars.close()
         self.engine.close()
 
 

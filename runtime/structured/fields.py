@@ -18,15 +18,15 @@ def structured_spec(body: Mapping[str, Any]) -> StructuredSpec | None:
     `choice`, `grammar`. response_format: {"type": "text" | "json_object"} or {"type": "json_schema", "json_schema":
     {"name": ..., "schema": {...}}}. Raises `RequestError` naming the field.
     """
-    own = _structured_outputs(body.get("structured_outputs"))
+    own = one_of(body.get("structured_outputs"), "structured_outputs")
     openai = _response_format(body.get("response_format"))
     if own is not None and openai is not None:
         raise RequestError("structured_outputs and response_format exclude each other", "structured_outputs")
     return own or openai
 
 
-def _structured_outputs(value: Any) -> StructuredSpec | None:
-    field = "structured_outputs"
+def one_of(value: Any, field: str) -> StructuredSpec | None:
+    """The specification of an object with one of the keys above; None if all are absent. Raises `RequestError`."""
     if value is None:
         return None
     if not isinstance(value, Mapping):

@@ -49,6 +49,10 @@ class GrammarState:
         """Move on by `token`. False, without any change, if the grammar does not allow it here."""
         return not self.finished and bool(self._matcher.accept_token(token, False))
 
+    def end(self) -> bool:
+        """End the text here. False, without any change, where the grammar is not complete."""
+        return self.finished or self.accept(self._stop_ids[0])
+
     def _only_stops(self, row: npt.NDArray[np.int32]) -> bool:
         row.fill(0)
         words = row.view(np.uint32)
@@ -69,7 +73,13 @@ class Grammar:
         self._vocabulary = vocabulary
         self.memory_bytes = core.memory_bytes(compiled)
 
-    def new_state(self, stop_ids: Iterable[int] | None = None) -> GrammarState:
-        """A walk from the start. stop_ids: tokens that end the text, instead of those of the vocabulary."""
-        stops = self._vocabulary.stop_ids if stop_ids is None else sorted(set(stop_ids))
-        return GrammarState(self._core, self._compiled, tuple(stops), self._vocabulary.size)
+    def new_state(self, extra_stops: Iterable[int] = ()) -> GrammarState:
+        """A walk from the start. extra_stops: tokens that end the text beside those of the vocabulary.
+
+        Of these, tokens with a text of their own stay text: the grammar may need them, and who runs the request ends it
+        after them.
+        """
+        tokens = self._vocabulary.tokens
+        extra = {i for i in extra_stops if 0 <= i < len(tokens) and not tokens[i]}
+        stops = tuple(sorted({*self._vocabulary.stop_ids, *extra}))
+        return GrammarState(self._core, self._compiled, stops, self._vocabulary.size)

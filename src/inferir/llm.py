@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +18,26 @@ from inferir.ir.errors import EngineError, RequestError
 from inferir.runtime.build import build_engine
 from inferir.runtime.chat import ChatTemplate, Message
 from inferir.runtime.engine import Engine, Update
+from inferir.runtime.grammars import EngineGrammars
 from inferir.runtime.loader import load_artifact
 from inferir.runtime.logprobs import TokenLogprobs
 from inferir.runtime.options import EngineOptions
 from inferir.runtime.probe import sequence_logits
-from inferir.runtime.request import Request, Timing
+from inferir.runtime.request import Grammar, Request, Timing
 from inferir.runtime.sampling import SamplingParams
+from inferir.runtime.sampling_defaults import SamplingDefaults
 from inferir.runtime.stats import EngineStats
+
+if TYPE_CHECKING:
+    from inferir.runtime.structured import StructuredSpec
 
 __all__ = ["LLM", "Completion", "RequestOutput", "SamplingParams"]
 
 Prompt = str | Sequence[int]
+GRAMMARS_AT_ONCE = 64
+"""Grammars that one call may have waiting to be compiled."""
+
+log = logging.getLogger("inferir.llm")
 
 
 @dataclass(frozen=True)
@@ -133,8 +144,9 @@ class LLM:
     half of the free memory). max_num_seqs: prompts that run at once. threads: compute threads (default: the processors
     this process may use). enable_prefix_caching: reuse what is computed of equal beginnings. scheduling_policy: "fcfs"
     or "priority". long_prefill_tokens: tokens that one prompt computes per step at most while there are others.
-    max_waiting: requests that may queue beyond the free seats. Raises `ArtifactError`, `TargetError` or `EngineError`
-    if the artifact cannot be served here.
+    max_waiting: requests that may queue beyond the free seats. generation_config: "auto" takes the sampling parameters
+    that the model's authors recommend for requests without parameters, "none" does not. Raises `ArtifactError`,
+    `TargetError` or `EngineError` if the artifact cannot be served here.
     """
 
     def __init__(
@@ -150,6 +162,7 @@ class LLM:
         scheduling_policy: str = "fcfs",
         long_prefill_tokens: int | None = None,
         max_waiting: int | None = None,
+        generation_config: str = "auto",
     ) -> None:
         options = EngineOptions(
             kv_cache_memory=kv_cache_memory,
@@ -164,7 +177,11 @@ class LLM:
         )
         self._artifact = load_artifact(artifact_path)
         self.manifest = self._artifact.manifest
+        self.sampling_defaults = SamplingDefaults.load(self._artifact.tokenizer_dir, generation_config)
+        for problem in self.sampling_defaults.ignored:
+            log.warning("%s", problem)
         self.engine: Engine = build_engine(self._artifact, options)
+        self._grammars = EngineGrammars(self.engine)
         self._template = ChatTemplate.load(self._artifact.tokenizer_dir)
         self._jobs: dict[str, _Job] = {}
         self._abandoned: deque[_Job] = deque()
@@ -182,15 +199,16 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete the prompts (text or token ids; one or several) and return the answers in order.
 
-        `params`, `priority` (lower numbers first, under the priority policy) and `cache_salt` (cached beginnings are
-        shared only between prompts of one salt) are for all prompts, or lists with one per prompt. Raises
-        `RequestError` for any invalid prompt and `QueueFullError` for too many, before one is started.
+        `params` is used as it is; without it, that of `sampling_params()`. `params`, `priority` (lower numbers first,
+        under the priority policy) and `cache_salt` (cached beginnings are shared only between prompts of one salt) are
+        for all prompts, or lists with one per prompt. Raises `RequestError` for any invalid prompt or structure and
+        `QueueFullError` for too many, before one is started.
         """
         listed = _prompt_list(prompts)
         count = len(listed)
         groups = self._start(
             listed,
-            _per_prompt("params", params, count, SamplingParams, SamplingParams()),
+            _per_prompt("params", params, count, SamplingParams, self.sampling_defaults.params()),
             _per_prompt("priority", priority, count, int, 0),
             _per_prompt("cache_salt", cache_salt, count, str, None),
         )
@@ -212,7 +230,7 @@ class LLM:
         cache_salt: str | None = None,
     ) -> TextStream:
         """Complete one prompt and give the text piece by piece; closing the iterator ends the request."""
-        params = params or SamplingParams()
+        params = params or self.sampling_defaults.params()
         if params.n != 1:
             raise RequestError(f"a stream gives one answer, not {params.n}; use generate", "n")
         (group,) = self._start([prompt], [params], [priority], [cache_salt])
@@ -278,6 +296,14 @@ class LLM:
             variables=template_variables,
         )
 
+    def sampling_params(self, **given: Any) -> SamplingParams:
+        """Parameters with what the model's generation_config.json recommends for all that is not given."""
+        return self.sampling_defaults.params(**given)
+
+    def grammar(self, params: SamplingParams) -> Future[Grammar] | None:
+        """The grammar of `params.structured`, which is being compiled; None for plain text. Raises `RequestError`."""
+        return None if params.spec is None else self._grammars.compile(params.spec)
+
     def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`. Raises `EngineError` if the artifact has no tokenizer."""
         if self.engine.tokenizer is None:
@@ -298,6 +324,7 @@ class LLM:
         with self._lock:
             if not self._closed:
                 self._closed = True
+                self._grammars.close()
                 self.engine.close()
 
     def __enter__(self) -> LLM:
@@ -325,13 +352,20 @@ class LLM:
     ) -> list[list[_Job]]:
         """Queue all prompts, or none if one is refused; the jobs of each."""
         ids = [self.tokenize(p) if isinstance(p, str) else p for p in prompts]
+        grammars = self._compiled(params)
         with self._lock:
             if self._closed:
                 raise EngineError("the LLM is closed")
             groups = [
                 [
                     _Job(request, prompt if isinstance(prompt, str) else None)
-                    for request in self.engine.make_requests(tokens, param, priority=priority, cache_salt=salt)
+                    for request in self.engine.make_requests(
+                        tokens,
+                        param,
+                        priority=priority,
+                        cache_salt=salt,
+                        grammar=None if param.spec is None else grammars[param.spec],
+                    )
                 ]
                 for prompt, tokens, param, priority, salt in zip(prompts, ids, params, priorities, salts, strict=True)
             ]
@@ -339,6 +373,23 @@ class LLM:
             for job in (job for group in groups for job in group):
                 self._jobs[job.request.id] = job
         return groups
+
+    def _compiled(self, params: Sequence[SamplingParams]) -> dict[StructuredSpec, Future[Grammar]]:
+        """The compiled grammars that `params` want. Raises `RequestError` if one cannot be compiled."""
+        found: dict[StructuredSpec, Future[Grammar]] = {}
+        waiting: deque[Future[Grammar]] = deque()
+        for param in params:
+            if param.spec is not None and param.spec not in found:
+                with self._lock:
+                    if self._closed:
+                        raise EngineError("the LLM is closed")
+                    found[param.spec] = self._grammars.compile(param.spec)
+                waiting.append(found[param.spec])
+                if len(waiting) > GRAMMARS_AT_ONCE:
+                    waiting.popleft().result()
+        for future in waiting:
+            future.result()
+        return found
 
     def _updates(self, job: _Job) -> Iterator[Update]:
         """The job's updates until it ends. Whoever waits for an update runs the engine, for all requests."""

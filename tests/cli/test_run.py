@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from inferir.commands.chat import Conversation
 from inferir.commands.streaming import Answer, answer
+from inferir.ir.artifact import file_records, read_manifest, write_manifest
 from inferir.llm import LLM, SamplingParams
 
 INFERIR = [sys.executable, "-c", "from inferir.cli import main; main()"]
@@ -87,6 +91,63 @@ def test_a_stop_text_ends_the_answer(cli: Callable[..., Any], llm: LLM, tiny_art
     result = cli("run", tiny_artifact, "hello", "--raw", "--max-tokens", 20, "--ignore-eos", "--stop", stop)
     assert result.out == whole[: whole.index(stop)] + "\n"
     assert "ended by" not in result.err
+
+
+def test_sampling_options(cli: Callable[..., Any], llm: LLM, tiny_artifact: Path) -> None:
+    """Every option reaches the sampler: the answer is that of the parameters that it means."""
+    common = {"temperature": 2.0, "seed": 5, "max_tokens": 12, "ignore_eos": True}
+    options: list[tuple[tuple[object, ...], dict[str, Any]]] = [
+        (("--top-k", 3), {"top_k": 3}),
+        (("--top-p", 0.2), {"top_p": 0.2}),
+        (("--min-p", 0.4), {"min_p": 0.4}),
+        (("--repetition-penalty", 9), {"repetition_penalty": 9.0}),
+        (("--presence-penalty", 2, "--frequency-penalty", 2), {"presence_penalty": 2.0, "frequency_penalty": 2.0}),
+        (("--logit-bias", "65=9", "--logit-bias", "66=8.5"), {"logit_bias": {65: 9.0, 66: 8.5}}),
+        (("--bad-word", "e", "--bad-word", "a"), {"bad_words": ["e", "a"]}),
+        (("--stop-token-id", 65, "--min-tokens", 3), {"stop_token_ids": [65], "min_tokens": 3}),
+    ]
+    flags = ("--raw", "--temperature", 2, "--seed", 5, "--max-tokens", 12, "--ignore-eos")
+    for given, meant in options:
+        expected = llm.generate("hello", SamplingParams(**{**common, **meant}))[0].text
+        assert cli("run", tiny_artifact, "hello", *flags, *given).out == expected + (
+            "" if expected[-1:] == "\n" else "\n"
+        )
+
+
+def test_structured_options(
+    cli: Callable[..., Any], fails: Callable[..., str], tiny_artifact: Path, tmp_path: Path
+) -> None:
+    run = ("run", tiny_artifact, "hello", "--raw", "--quiet", "--max-tokens", 60)
+    assert cli(*run, "--choice", "yes", "--choice", "no").out in ("yes\n", "no\n")
+    assert re.fullmatch("[ab]{4}\n", cli(*run, "--regex", "[ab]{4}").out)
+    schema = tmp_path / "s.json"
+    schema.write_text('{"const": "x"}')
+    assert cli(*run, "--json-schema", schema).out == '"x"\n'
+    grammar = tmp_path / "g"
+    grammar.write_text('root ::= "only this"')
+    assert cli(*run, "--grammar", grammar).out == "only this\n"
+    assert cli(*run, "--json-object").out.startswith("{")
+    assert "structured.regex: " in fails(*run, "--regex", "(")
+    grammar.write_bytes(b"\xff")
+    assert "is not text" in fails(*run, "--grammar", grammar)
+    assert "No such file" in fails(*run, "--json-schema", tmp_path / "none")
+    for wrong in (("--regex", "a", "--json-object"), ("--logit-bias", "a"), ("--logit-bias", "1=x")):
+        assert cli(*run, *wrong).status == 2
+    assert "top_p must be from 0 to 1" in fails(*run, "--top-p", 7)
+    assert "generation_config='always' must be one of" in fails(*run, "--generation-config", "always")
+
+
+def test_recommendations_of_the_model(cli: Callable[..., Any], llm: LLM, tiny_artifact: Path, tmp_path: Path) -> None:
+    art = shutil.copytree(tiny_artifact, tmp_path / "art")
+    config = {"temperature": 3.0, "top_k": 5, "max_new_tokens": 7, "do_sample": True}
+    (art / "tokenizer" / "generation_config.json").write_text(json.dumps(config))
+    write_manifest(art, msgspec.structs.replace(read_manifest(art), files=file_records(art)))
+    run = ("run", art, "hello", "--raw", "--quiet", "--seed", 3, "--ignore-eos")
+    params = SamplingParams(temperature=3.0, top_k=5, seed=3, max_tokens=7, ignore_eos=True)
+    assert cli(*run, "--generation-config", "auto").out.rstrip("\n") == llm.generate("hello", params)[0].text.rstrip(
+        "\n"
+    )
+    assert cli(*run, "--max-tokens", 7).out == raw(llm, "hello", 7) + "\n"
 
 
 def test_bad_requests_are_one_line(fails: Callable[..., str], tiny_artifact: Path) -> None:

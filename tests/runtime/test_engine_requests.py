@@ -200,7 +200,7 @@ class FakeGrammar:
         self.accepts = accepts
         self.states: list[Any] = []
 
-    def new_state(self) -> Any:
+    def new_state(self, extra_stops: Any = ()) -> Any:
         grammar = self
 
         class State:

@@ -243,7 +243,7 @@ def test_requests_wait_for_grammars_and_leaders_without_holding_others_up() -> N
     apply(s, plan)
 
     class Grammar:
-        def new_state(self) -> str:
+        def new_state(self, extra_stops: Any = ()) -> str:
             return "state"
 
     future.set_result(Grammar())

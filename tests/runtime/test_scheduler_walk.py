@@ -35,7 +35,7 @@ SPEC = st.tuples(
 
 
 class _Grammar:
-    def new_state(self) -> Any:
+    def new_state(self, extra_stops: Any = ()) -> Any:
         return object()
 
 

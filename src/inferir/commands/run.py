@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from inferir.commands import arguments as a
+from inferir.commands import sampling_options as o
 
 if TYPE_CHECKING:
     from inferir.llm import LLM
@@ -19,9 +20,6 @@ def run(
         str | None,
         typer.Argument(metavar="[PROMPT]", help="The prompt; without it, or with -, standard input is read."),
     ] = None,
-    max_tokens: a.MaxTokens = None,
-    temperature: a.Temperature = 0.0,
-    seed: a.Seed = None,
     chat: Annotated[
         bool | None,
         typer.Option(
@@ -31,10 +29,27 @@ def run(
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message for the chat template.")] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="End before this text. May be repeated.")
-    ] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after an end-of-text token.")] = False,
+    temperature: o.Temperature = None,
+    seed: o.Seed = None,
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    repetition_penalty: o.Penalty = None,
+    presence_penalty: o.Penalty = None,
+    frequency_penalty: o.Penalty = None,
+    logit_bias: o.LogitBias = None,
+    bad_word: o.BadWord = None,
+    generation_config: o.GenerationConfig = "none",
+    max_tokens: o.MaxTokens = None,
+    stop: o.Stop = None,
+    stop_token_id: o.StopTokenId = None,
+    min_tokens: o.MinTokens = None,
+    ignore_eos: o.IgnoreEos = False,
+    json_schema: o.JsonSchema = None,
+    json_object: o.JsonObject = False,
+    regex: o.Regex = None,
+    choice: o.Choice = None,
+    grammar: o.GrammarFile = None,
     threads: a.Threads = None,
     kv_cache_memory: a.KvCacheMemory = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No statistics on standard error.")] = False,
@@ -43,11 +58,35 @@ def run(
     from inferir.commands.streaming import answer, has_chat_template, write
     from inferir.llm import LLM, SamplingParams
 
-    params = SamplingParams(
-        max_tokens=max_tokens, temperature=temperature, seed=seed, stop=tuple(stop or ()), ignore_eos=ignore_eos
-    )
+    given: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "logit_bias": o.biases(logit_bias),
+        "bad_words": bad_word or None,
+        "stop": stop or None,
+        "stop_token_ids": stop_token_id or None,
+        "min_tokens": min_tokens,
+        "ignore_eos": ignore_eos,
+        "structured": o.structure(json_schema, json_object, regex, choice, grammar),
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    SamplingParams(**given)  # a value that is wrong is refused before anything is loaded
     text = _prompt(prompt)
-    with LLM(artifact, max_num_seqs=1, threads=threads, kv_cache_memory=kv_cache_memory) as llm:
+    with LLM(
+        artifact,
+        max_num_seqs=1,
+        threads=threads,
+        kv_cache_memory=kv_cache_memory,
+        generation_config=generation_config,
+    ) as llm:
+        params = llm.sampling_params(**(_unset(llm) | given))
         tokens = _tokens(llm, text, chat, has_chat_template(artifact), system)
         done = answer(llm, tokens, params, write)
     write("" if done.text.endswith("\n") else "\n")
@@ -55,6 +94,11 @@ def run(
         print(done.stats(), file=sys.stderr)
     if done.interrupted:
         raise KeyboardInterrupt
+
+
+def _unset(llm: LLM) -> dict[str, Any]:
+    """What options mean that are not given, where the model does not recommend anything either."""
+    return {k: v for k, v in (("max_tokens", None), ("temperature", 0.0)) if k not in llm.sampling_defaults.values}
 
 
 def _prompt(prompt: str | None) -> str:

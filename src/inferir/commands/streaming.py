@@ -54,12 +54,18 @@ class Answer:
 
 
 def answer(llm: LLM, prompt: Sequence[int], params: SamplingParams, write: Callable[[str], None]) -> Answer:
-    """Complete `prompt`, passing text to `write` as it comes. The engine must be idle."""
+    """Complete `prompt`, passing text to `write` as it comes. The engine must be idle.
+
+    Raises `RequestError` for what cannot be served, a structure that cannot be compiled included.
+    """
     engine = llm.engine
     start = time.perf_counter()
     first = 0.0
     parts: list[str] = []
-    request = engine.add_request(prompt, params)
+    grammar = llm.grammar(params)
+    if grammar is not None:
+        grammar.result()  # a specification that cannot be used is refused here
+    request = engine.add_request(prompt, params, grammar=grammar)
     try:
         with interrupt_flag() as interrupted:
             while request.finish_reason is None:

@@ -75,11 +75,23 @@ def test_states_of_one_grammar_are_independent(compile_: Compile) -> None:
 
 
 def test_other_stop_tokens(compile_: Compile) -> None:
-    state = compile_("choice", ["a"]).new_state(stop_ids=[258, 259])
+    """Tokens with a text of their own stay text, and ids outside the vocabulary are passed over."""
+    state = compile_("choice", ["a"]).new_state([258, 259, ord("a"), 10**9])
+    assert allowed(state) == [ord("a")]
+    assert not state.end()
     assert state.accept(ord("a"))
-    assert allowed(state) == [258, 259]
+    assert allowed(state) == [EOS, 258, 259]
     assert state.accept(259)
     assert state.finished
+
+
+def test_a_text_can_be_ended_where_it_is_complete(compile_: Compile) -> None:
+    state = compile_("regex", "a+").new_state()
+    assert not state.end()
+    assert state.accept(ord("a"))
+    assert state.end()
+    assert state.finished
+    assert state.end()
 
 
 def test_tokens_of_several_bytes_and_padding() -> None:
