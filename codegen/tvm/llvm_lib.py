@@ -35,7 +35,7 @@ def call(name: str, lanes: int, *args: str) -> str:
 
 
 def sync(name: str, *args: str) -> str:
-    """The TIR expression that calls a pointer, atomic or system-call helper."""
+    """The TIR expression that calls a pointer, prefetch, atomic or system-call helper."""
     result = SYNC[name][0]
     kind = "T.call_pure_extern" if name in ("inf_ptr", "inf_addr", "inf_dispatch_address") else "T.call_extern"
     arguments = ", ".join([f'"{result}"', f'"{name}"', *args])

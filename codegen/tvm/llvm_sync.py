@@ -1,4 +1,4 @@
-"""Pointers, atomics, futexes and indirect calls as LLVM functions (x86-64 Linux).
+"""Pointers, prefetches, atomics, futexes and indirect calls as LLVM functions (x86-64 Linux).
 
 System calls are inline assembly, so a bucket module needs no symbol from outside.
 """
@@ -95,6 +95,13 @@ SYNC: dict[str, tuple[str, str, str]] = {
             "%ok = extractvalue { i64, i1 } %c, 1",
             "%r = zext i1 %ok to i32",
             "ret i32 %r",
+        ),
+    ),
+    "inf_prefetch": (
+        "int32",
+        "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
+        _function(
+            "i32", "inf_prefetch", "ptr %p", "call void @llvm.prefetch.p0(ptr %p, i32 1, i32 3, i32 1)", "ret i32 0"
         ),
     ),
     "inf_pause": (

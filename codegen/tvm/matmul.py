@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from inferir.codegen.tvm.llvm_lib import call
-from inferir.codegen.tvm.microkernel import BLOCK, MEMORY, micro_kernel, single_rows, tall_rows, tile_vectors
+from inferir.codegen.tvm.microkernel import BLOCK, MEMORY, micro_kernel, reread_rows, tall_rows, tile_vectors
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, entry_head, pieces, ramp
 from inferir.ir.errors import CodegenError
 
@@ -60,8 +60,8 @@ def choose_tile(*, k: int, n: int, dtype: str, max_rows: int, features: frozense
     """Tile and chunk sizes for up to `max_rows` rows: chunks of some microseconds, and enough of them to share."""
     rows = tall_rows(dtype, features)
     blocks = -(-n // BLOCK)
-    if max_rows <= single_rows(dtype, features):
-        rows = panel = max_rows
+    if max_rows <= reread_rows(dtype, features):
+        rows, panel = min(rows, max_rows), max_rows
     else:
         wanted = max(rows * 8, _CHUNK_MADDS // (BLOCK * k))
         shared = max_rows // -(-_CHUNKS // blocks)

@@ -15,7 +15,7 @@ from inferir.codegen.tvm.attention import attention_kernel
 from inferir.codegen.tvm.evaluate import Evaluator, Index
 from inferir.codegen.tvm.llvm_lib import call
 from inferir.codegen.tvm.matmul import Columns, choose_tile, matmul_kernel
-from inferir.codegen.tvm.rowwise import count_name, rowwise_kernel
+from inferir.codegen.tvm.rowwise import count_name, row_symbol, rowwise_kernel
 from inferir.codegen.tvm.scalar import MEMORY
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, ramp
 from inferir.ir.bucket import Bucket
@@ -55,7 +55,8 @@ def lower_region(name: str, region: Node, bucket: Bucket, target: Target, bounds
 
 
 def _rowwise(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
-    kernel = rowwise_kernel(name, body)
+    most = min(bucket.most, bounds.max_rows) if row_symbol(body) == R else bucket.most
+    kernel = rowwise_kernel(name, body, most)
     results = [i for i, v in enumerate(body.outputs) if v.op != "kv.write"]
     order = (*range(len(body.inputs)), *(len(body.inputs) + i for i in results))
     return LoweredRegion(kernel, order)

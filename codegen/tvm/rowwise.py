@@ -19,7 +19,7 @@ from inferir.codegen.rows import has_row, static_shape
 from inferir.codegen.tvm.affine import Affine, Var, flatten, unflatten
 from inferir.codegen.tvm.draw import scratch_bytes, write_draw
 from inferir.codegen.tvm.evaluate import Evaluator, Index, SplitNeededError
-from inferir.codegen.tvm.llvm_lib import call
+from inferir.codegen.tvm.llvm_lib import call, sync
 from inferir.codegen.tvm.reduce import Accumulator
 from inferir.codegen.tvm.scalar import MEMORY
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, entry_head, pieces, ramp
@@ -30,6 +30,7 @@ from inferir.ir.graph import Graph, Node, Value
 from inferir.ir.registry import REDUCTION, has_trait
 
 ELEMENTS_PER_CHUNK = 16 * 1024
+CHUNKS = 8  # chunks that an operation over the most rows of its bucket should have, so that a few threads share it
 LANES = 16
 
 
@@ -68,12 +69,13 @@ def row_symbol(body: Graph) -> Dim:
     raise CodegenError("the region has no row axis")
 
 
-def rowwise_kernel(name: str, body: Graph) -> ChunkKernel:
+def rowwise_kernel(name: str, body: Graph, most_rows: int = ELEMENTS_PER_CHUNK) -> ChunkKernel:
     """Lower a row-wise body; parameters are its inputs in order, then the outputs that are not caches written in place.
 
-    Raises `CodegenError` naming the op that has no form here.
+    `most_rows` is the most rows a step may have; chunks are sized by it. Raises `CodegenError` naming the op that has
+    no form here.
     """
-    return _RowKernel(name, decompose(body)).lower()
+    return _RowKernel(name, decompose(body), most_rows).lower()
 
 
 def count_name(row: Dim) -> str:
@@ -85,8 +87,9 @@ def count_name(row: Dim) -> str:
 
 
 class _RowKernel:
-    def __init__(self, name: str, body: Graph) -> None:
+    def __init__(self, name: str, body: Graph, most_rows: int) -> None:
         self.name = name
+        self.most_rows = most_rows
         self.body = body
         self.row = row_symbol(body)
         self.memory: dict[Value, str] = {}
@@ -198,7 +201,7 @@ class _RowKernel:
         for root in self.roots:
             size = math.prod(root.shapes[0])
             widest = max(widest, size)
-        return max(1, ELEMENTS_PER_CHUNK // widest)
+        return max(1, min(ELEMENTS_PER_CHUNK // widest, self.most_rows // CHUNKS))
 
     def _declare_locals(self, out: Writer) -> None:
         for root in self.roots:
@@ -213,6 +216,9 @@ class _RowKernel:
 
     def _rows(self, out: Writer) -> None:
         self.counter = 0
+        for root in self.roots:
+            if root.value.op == "kv.write":
+                self._prefetch_cache(out, root.value.node)
         for level in range(max(r.level for r in self.roots) + 1):
             groups: dict[tuple[int, ...], list[Root]] = {}
             for root in self.roots:
@@ -334,6 +340,28 @@ class _RowKernel:
             size = math.prod(own)
             at = f"row * {size} + {flatten(index, own).text()}" if own else "row"
             e.out.line(f"w{root.output}[{ramp(at, lanes)}] = {_stored(value, root.value.type.dtype, lanes)}")
+
+    def _prefetch_cache(self, out: Writer, node: Node) -> None:
+        """Ask for the cache lines that a row's keys or values go to while the row is being computed.
+
+        A row of keys touches a line per channel pair, all of them far from each other and, in decoding, out of the
+        caches: stores alone would wait for one after the other.
+        """
+        cache, x, slots = node.operands
+        heads, width = static_shape(x.type, self.row)
+        bs, pack = node.attrs["block_size"], 2 if x.type.dtype is DType.BF16 else 1
+        evaluator = self._evaluator(out, 0)
+        slot = evaluator.value(slots, "row", (), 1)
+        self.counter = evaluator.counter
+        page = f"(({slot} // {bs}) * {heads} + head) * {width * bs}"
+        if node.attrs["role"] == "k":
+            lines, where = width // pack, f"{page} // {pack} + line * {bs} + {slot} % {bs}"
+        else:
+            per_line = 64 // x.type.dtype.itemsize
+            lines = -(-width * pack // per_line)
+            where = f"{page} + {slot} % {bs} // {pack} * {width * pack} + line * {per_line}"
+        with out.block(f"for head in range({heads}):"), out.block(f"for line in range({lines}):"):
+            out.line(f"T.evaluate({sync('inf_prefetch', f'T.address_of({self.memory[cache]}[{where}])')})")
 
     def _write_cache(self, e: Evaluator, node: Node, value: str, index: Index, lanes: int) -> None:
         """Store a piece of a key or value row in the layout of `kv.cache_type`."""

@@ -7,7 +7,7 @@ import row_bodies as bodies
 import torch
 from row_bodies import CASES, Case
 
-from inferir.codegen.tvm.rowwise import rowwise_kernel
+from inferir.codegen.tvm.rowwise import ELEMENTS_PER_CHUNK, rowwise_kernel
 from inferir.ir.dims import S, T
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
@@ -73,3 +73,16 @@ def _body(op: str, *types: TensorType, **attrs: object) -> Graph:
 def test_what_has_no_row_form_is_refused_by_name(body: Graph, message: str) -> None:
     with pytest.raises(CodegenError, match=message):
         rowwise_kernel("k", body)
+
+
+def test_a_small_bucket_is_cut_into_enough_chunks_to_share() -> None:
+    body = bodies.norm(DType.BF16, width=576).body
+    assert rowwise_kernel("norm", body, 16).chunks == "(n_t + 1) // 2"
+    assert rowwise_kernel("norm", body, 1).chunks == "n_t"
+    assert rowwise_kernel("norm", body, 2048).chunks == f"(n_t + 27) // {ELEMENTS_PER_CHUNK // 576}"
+
+
+def test_only_cache_writes_ask_for_lines_ahead() -> None:
+    case = bodies.rotary_kv(DType.BF16, heads=3, kv_heads=1, dim=64, turned=64)
+    assert "inf_prefetch" in rowwise_kernel("rotary_kv_write", case.body).lib
+    assert "inf_prefetch" not in rowwise_kernel("norm", bodies.norm(DType.BF16).body).lib

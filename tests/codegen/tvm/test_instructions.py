@@ -1,0 +1,110 @@
+"""What the code generator makes of hot loops: the instructions that matter are there, and no register is spilled.
+
+Speed itself is not tested here; a lost vector instruction or a spill is what would lose it.
+"""
+
+import re
+from functools import cache
+
+import pytest
+
+from inferir.codegen.tvm.attention import attention_kernel
+from inferir.codegen.tvm.build import compile_object
+from inferir.codegen.tvm.matmul import MatmulTile, choose_tile, matmul_kernel, store_epilogue
+from inferir.codegen.tvm.microkernel import tile_vectors
+from inferir.codegen.tvm.pool import bucket_module_source
+from inferir.codegen.tvm.source import ChunkKernel
+from inferir.ir.target import Target
+
+BF16, V4, V3 = "x86-64-v4+bf16+vnni", "x86-64-v4", "x86-64-v3"
+_LABEL = re.compile(r"^(\.LBB\w+):")
+
+
+def _loops(assembly: str) -> list[list[str]]:
+    """The instructions of every loop that is one basic block."""
+    found: list[list[str]] = []
+    label, block = "", []
+    for line in assembly.splitlines():
+        text = line.split("#")[0].strip()
+        if match := _LABEL.match(text):
+            label, block = match[1], []
+        elif text and not text.startswith("."):
+            block.append(text)
+            if text.startswith("j") and text.split()[-1] == label:
+                found.append(block)
+    return found
+
+
+def _hot(kernel: ChunkKernel, target: str, instruction: str) -> list[list[str]]:
+    module = compile_object(bucket_module_source([kernel]), Target.named(target))
+    return [b for b in _loops(module.inspect_source("asm")) if any(instruction in line for line in b)]
+
+
+def _spills(block: list[str]) -> list[str]:
+    """Vector registers that go to the stack and back."""
+    return [line for line in block if "(%rsp)" in line and re.search(r"%[xyz]mm", line)]
+
+
+@cache
+def _matmul(target: str, dtype: str, rows: int) -> ChunkKernel:
+    epilogue, extra = store_epilogue("f32", 256)
+    features = frozenset(Target.named(target).features)
+    tile = MatmulTile(rows, rows, 1)
+    return matmul_kernel(
+        "product", k=576, n=256, dtype=dtype, tile=tile, features=features, epilogue=epilogue, extra=extra
+    )
+
+
+@pytest.mark.parametrize("rows", range(1, 7))
+def test_a_bf16_tile_multiplies_with_native_dot_products_in_registers(rows: int) -> None:
+    vectors = tile_vectors(rows, "bf16", frozenset(Target.named(BF16).features))
+    loops = _hot(_matmul(BF16, "bf16", rows), BF16, "vdpbf16ps")
+    assert loops
+    for block in loops:
+        assert not _spills(block)
+    # Each variant of the tile, and LLVM's unrolling of it, does whole steps: rows x vectors products each.
+    products = {sum("vdpbf16ps" in line and "%zmm" in line for line in block) for block in loops}
+    assert any(count and count % (rows * vectors) == 0 for count in products)
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "instruction", "register"),
+    [(V4, "f32", "vfmadd", "%zmm"), (V3, "f32", "vfmadd", "%ymm"), (V4, "bf16", "vfmadd", "%zmm")],
+)
+def test_tall_tiles_of_every_target_stay_in_registers(target: str, dtype: str, instruction: str, register: str) -> None:
+    features = frozenset(Target.named(target).features)
+    rows = choose_tile(k=576, n=256, dtype=dtype, max_rows=2048, features=features).rows
+    loops = _hot(_matmul(target, dtype, rows), target, instruction)
+    assert loops
+    for block in loops:
+        assert not _spills(block)
+        assert all(register in line for line in block if instruction in line)
+
+
+def test_attention_multiplies_with_native_dot_products_in_registers() -> None:
+    kernel = attention_kernel(
+        "attention",
+        heads=9,
+        kv_heads=3,
+        head_dim=64,
+        v_dim=64,
+        block_size=32,
+        window=0,
+        softcap=0.0,
+        scale=0.125,
+        dtype="bf16",
+        q_row_stride=576,
+        out_row_stride=576,
+        tile_tokens=16,
+        max_blocks_per_seq=64,
+        features=frozenset(Target.named(BF16).features),
+    )
+    loops = _hot(kernel, BF16, "vdpbf16ps")
+    assert len(loops) >= 2  # scores and weighted sums
+    for block in loops:
+        assert not _spills(block)
+
+
+def test_a_spill_would_be_seen() -> None:
+    block = ["vmovaps\t%zmm3, 64(%rsp)", "vdpbf16ps\t(%rdi){1to16}, %zmm1, %zmm0", "movq\t8(%rsp), %rax"]
+    assert _spills(block) == block[:1]
