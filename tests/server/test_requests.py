@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
 from typing import Any
 
 import pytest
@@ -38,6 +36,11 @@ def check_error(response: Any, status: int = 400, param: str | None = None) -> s
         ({"prompt": ["x"] * 2000}, "prompt"),
         ({"temperature": "0.5"}, "temperature"),
         ({"temperature": True}, "temperature"),
+        ({"temperature": 10**400}, "temperature"),
+        ({"top_k": 2**70}, "top_k"),
+        ({"max_tokens": 2**70}, "max_tokens"),
+        ({"stop_token_ids": [2**70]}, "stop_token_ids"),
+        ({"logit_bias": {"5": 10**400}}, "logit_bias"),
         ({"seed": 1.5}, "seed"),
         ({"n": 100000}, "n"),
         ({"n": "2"}, "n"),
@@ -168,56 +171,3 @@ def test_tokenize_and_back(server: Server) -> None:
     check_error(server.post("/tokenize", {}))
     check_error(server.post("/detokenize", {"tokens": [10**6]}), param="tokens")
     check_error(server.post("/detokenize", {"tokens": ["a"]}), param="tokens")
-
-
-def hostile(random_: random.Random, depth: int = 0) -> Any:
-    """A JSON value that no field expects."""
-    kind = random_.randrange(10 if depth < 3 else 7)
-    if kind == 0:
-        return random_.choice([None, True, False])
-    if kind == 1:
-        return random_.choice([0, -1, 2**31, 2**63, -(2**70), 10**30, 128, 257])
-    if kind == 2:
-        return random_.choice([0.0, -1.5, 1e308, 5e-324, 0.1])
-    if kind in (3, 4, 5):
-        return random_.choice(
-            ["", "x", "\x00", "é" * 50, "</s>" * 9, "{{ 1/0 }}", "../../etc", "\u202e", "🦀", "a" * 999]
-        )
-    if kind == 6:
-        return []
-    if kind == 7:
-        return {str(hostile(random_, 4))[:20]: hostile(random_, depth + 1) for _ in range(random_.randrange(3))}
-    if kind == 8:
-        return [hostile(random_, depth + 1) for _ in range(random_.randrange(4))]
-    return [{"role": hostile(random_, 4), "content": hostile(random_, depth + 1)}]
-
-
-def test_300_hostile_bodies(server: Server) -> None:
-    """Every field gets values it does not expect. What is well-formed by chance may be answered."""
-    from inferir.server import fields
-
-    random_ = random.Random(0)
-    names = {
-        GENERATE[0]: [*fields.COMPLETIONS, *fields.SAMPLING, "suffix", "user"],
-        GENERATE[1]: [*fields.CHAT, *fields.SAMPLING, "chat_template"],
-        "/tokenize": [*fields.TOKENIZE],
-        "/detokenize": [*fields.DETOKENIZE],
-    }
-    seen: dict[int, int] = {}
-    for i in range(300):
-        path = random_.choice([GENERATE[0], GENERATE[0], GENERATE[1], GENERATE[1], "/tokenize", "/detokenize"])
-        good: dict[str, Any] = {"prompt": "x", "max_tokens": 2} if path == GENERATE[0] else {}
-        if path == GENERATE[1]:
-            good = {"messages": [USER], "max_tokens": 2}
-        changed = {n: hostile(random_) for n in random_.sample(names[path], min(len(names[path]), 1 + i % 3))}
-        text = json.dumps({**good, **changed})
-        if i % 10 == 0:
-            text = text[: random_.randrange(len(text))]
-        answer = server.http.post(path, content=text.encode(), headers={"content-type": "application/json"})
-        seen[answer.status_code] = seen.get(answer.status_code, 0) + 1
-        assert answer.status_code == 200 or 400 <= answer.status_code < 500, f"{text}: {answer.text}"
-        if answer.status_code != 200:
-            assert answer.json()["error"]["message"]
-    assert server.get("/health").status_code == 200
-    assert seen[400] > 150, seen
-    server.idle()
