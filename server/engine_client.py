@@ -67,6 +67,8 @@ class Observer(Protocol):
 
     def aborted(self) -> None: ...
 
+    def refused(self, count: int) -> None: ...
+
 
 @dataclass
 class EngineProcessHandle:
@@ -176,6 +178,8 @@ class EngineClient:
             await accepted
         except BaseException as error:
             refused = isinstance(error, ApiError)
+            if isinstance(error, ApiError) and error.status == 429 and self.observer is not None:
+                self.observer.refused(len(jobs))
             for job in jobs:
                 job.finished |= refused
                 await self.abort(job)

@@ -50,6 +50,7 @@ class Metrics:
         )
         for reason in FINISH_REASONS:
             self._finished.labels(model, reason)
+        self._refused = self._counter("num_requests_refused", "Requests refused because too many waited.")
         self.ttft = self._histogram(
             "time_to_first_token_seconds", "From a request's arrival to its first token.", _FIRST
         )
@@ -93,6 +94,10 @@ class Metrics:
     def aborted(self) -> None:
         """Count a request whose client left."""
         self._finished.labels(self._model, "abort").inc()
+
+    def refused(self, count: int) -> None:
+        """Count requests for which the queue had no room."""
+        self._refused.inc(count)
 
     def observe_stats(self, stats: Stats) -> None:
         """Take over the engine's state; its counts start again at 0 with every engine process."""

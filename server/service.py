@@ -129,8 +129,13 @@ class Service:
             raise self._too_long(str(len(ids)), field)
 
     def _too_long(self, tokens: str, field: str) -> ApiError:
-        text = f"the prompt has {tokens} tokens, which leaves no room for an answer: the context length is "
-        return ApiError(400, f"{text}{self.max_model_len}", field, "context_length_exceeded")
+        limit = self.max_model_len
+        if limit == self.client.capacity < self.manifest.limits.max_model_len:
+            reason = f"the KV cache holds {limit} tokens per request; start the server with more --kv-cache-memory"
+        else:
+            reason = f"the context length is {limit}"
+        text = f"the prompt has {tokens} tokens, which leaves no room for an answer: {reason}"
+        return ApiError(400, text, field, "context_length_exceeded")
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
