@@ -34,6 +34,16 @@ class PreparedStep:
     sampled: list[Request]
 
 
+@dataclass(frozen=True)
+class _Decode:
+    """A step that gave each of its requests one token: their rows and positions [requests] i64."""
+
+    requests: list[Request]
+    row: Array
+    position: Array
+    step: PreparedStep
+
+
 class InputBatch:
     """Rows of running requests over the executor's input arrays.
 
@@ -57,6 +67,7 @@ class InputBatch:
         self._prompt = np.zeros(max_seqs, np.int32)  # lengths of prompts
         self._copied = np.zeros((len(tables), max_seqs), np.int64).tolist()  # table entries that are up to date
         self._nulled = np.zeros((len(tables), max_seqs), np.int64).tolist()
+        self._last: _Decode | None = None
 
     def prepare(self, scheduled: Sequence[Scheduled]) -> PreparedStep:
         """Fill the inputs for a step. Requests that are new to the batch get a row."""
@@ -65,6 +76,8 @@ class InputBatch:
                 self._bind(s.request)
             self._update_tables(s.request)
         requests = [s.request for s in scheduled]
+        if self._last is not None and self._last.requests == requests and self._sampling.plain:
+            return self._advance(self._last)
         row = np.array([r.row for r in requests], np.int64)
         count = np.array([s.tokens for s in scheduled], np.int64)
         start = np.array([r.computed for r in requests], np.int64)
@@ -76,7 +89,23 @@ class InputBatch:
         items = self._fill_items(row, count, start, offset, self._executor.attn_tile(descriptor))
         sampled = [r for r, ends in zip(requests, last, strict=True) if ends]
         self._fill_rows(row[last], (offset + count - 1)[last], sampled)
-        return PreparedStep(descriptor, StepCounts(total, max(self._used_rows) + 1, len(sampled), items), sampled)
+        step = PreparedStep(descriptor, StepCounts(total, max(self._used_rows) + 1, len(sampled), items), sampled)
+        self._last = _Decode(requests, row, start, step) if len(sampled) == total else None
+        return step
+
+    def _advance(self, last: _Decode) -> PreparedStep:
+        """The step after `last` for the same requests, each with the token that it got: only positions move on."""
+        position, total = last.position, len(last.requests)
+        position += 1
+        inputs = self._inputs
+        inputs["positions"][:total] = position
+        inputs["ids"][:total] = self._tokens[last.row, position]
+        if "lengths" in inputs:
+            np.maximum(self._prompt[last.row], position + 1, out=inputs["lengths"][:total])
+        self._fill_slots(last.row, position)
+        inputs["attn_items"][:total, 3] = position
+        inputs["counter"][:total] += 1
+        return last.step
 
     def append(self, request: Request, token: int) -> None:
         """Add a sampled token to the request and to its row."""
@@ -92,6 +121,7 @@ class InputBatch:
     def release(self, request: Request) -> None:
         """Give back the row of a request that no longer runs."""
         if request.row >= 0:
+            self._last = None
             self._sampling.release(request.row)
             self._used_rows.remove(request.row)
             heapq.heappush(self._free_rows, request.row)
@@ -126,10 +156,15 @@ class InputBatch:
         self._inputs["ids"][:total] = self._tokens[token_row, position]
         if "lengths" in self._inputs:
             self._inputs["lengths"][:total] = np.maximum(self._prompt[token_row], position + 1)
-        block, within = np.divmod(position, self._block_size)
+        self._fill_slots(token_row, position)
+
+    def _fill_slots(self, row: Array, position: Array) -> None:
+        """The cache slot of each token, given its request row and position."""
+        block = position // self._block_size
+        within = position - block * self._block_size
         for table in self._tables:
-            blocks = self._inputs[table.block_tables][token_row, block]
-            self._inputs[table.slots][:total] = blocks * self._block_size + within
+            blocks = self._inputs[table.block_tables][row, block]
+            self._inputs[table.slots][: len(row)] = blocks * self._block_size + within
 
     def _fill_items(self, row: Array, count: Array, start: Array, offset: Array, tile: int) -> int:
         """One item per `tile` tokens of a sequence: (row, first token in the step, tokens, position of the first)."""

@@ -43,6 +43,11 @@ class SamplingRows:
         if rules is not None and rules.allowed is not None:
             self._allowed[row] = rules.allowed
 
+    @property
+    def plain(self) -> bool:
+        """Whether no bound request has edits or a mask of its own, which are written anew in every step."""
+        return not self._edits and not self._allowed
+
     def append(self, row: int, token: int) -> None:
         if row in self._edits:
             self._edits[row].append(token)
@@ -60,7 +65,7 @@ class SamplingRows:
         inputs["counter"][:total] = [len(r.outputs) for r in sampled]
         inputs["masked"][:total] = 0
         inputs["edit_count"][:total] = 0
-        if not self._edits and not self._allowed:
+        if self.plain:
             return
         start = 0
         for index, request in enumerate(sampled):

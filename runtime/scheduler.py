@@ -248,6 +248,8 @@ class Scheduler:
         plan.preempted.append(request)
 
     def _admit_waiting(self, plan: StepPlan, budget: _Budget) -> None:
+        if not self.waiting:
+            return
         demands = self._demands()
         while self.waiting and budget.tokens > 0 and budget.rows > 0 and len(self.running) < self.options.max_seqs:
             request = self.waiting.first
