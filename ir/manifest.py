@@ -127,7 +127,10 @@ class BucketRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What serving needs to know about the model. Every id in `eos_token_ids` ends a generation."""
+    """What serving needs to know about the model. Every id in `eos_token_ids` ends a generation.
+
+    tool_style: how its chat template writes tool calls ("hermes" or "json"); None if it does not, or in another way.
+    """
 
     name: str
     architecture: str
@@ -138,6 +141,7 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     parameters: int = 0
+    tool_style: str | None = None
     facts: dict[str, Any] = {}
 
 

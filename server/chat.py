@@ -30,7 +30,8 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
         raise ApiError.invalid(f"n={n} is more than {service.options.max_sequences} sequences in one request", "n")
     usage, continuous = fields.stream_options(body)
     use = _tool_use(service, body)
-    params = engine_params(body, body.get("max_completion_tokens") or body.get("max_tokens"))
+    wanted = body.get("max_completion_tokens") or body.get("max_tokens")
+    params = engine_params(body, service.sampling.values, wanted, None)
     params |= _logprobs(service, body)
     must_fit = "messages" if body.get("truncate_prompt_tokens") is None else None
     ids = truncate(await service.chat_tokens(body, must_fit), body, service.max_model_len)
@@ -159,4 +160,4 @@ def _tool_use(service: Service, body: Mapping[str, Any]) -> ToolUse | None:
         return None
     from inferir.server.tools import tool_use
 
-    return tool_use(body, service.options.tool_style)
+    return tool_use(body, service.tool_style)

@@ -26,14 +26,18 @@ async def completions(service: Service, request: Request, body: Mapping[str, Any
     """Answer a checked body. Raises `ApiError`."""
     n = sequences(body)
     usage, continuous = fields.stream_options(body)
-    params = engine_params(body, body.get("max_tokens") or DEFAULT_MAX_TOKENS)
+    params = engine_params(body, service.sampling.values, body.get("max_tokens"), DEFAULT_MAX_TOKENS)
+    scoring = params["max_tokens"] == 0
+    if scoring:
+        _check_scoring(body)
+        params["max_tokens"] = 1  # which is not given out
     if body.get("logprobs") is not None:
         service.need_tokenizer("logprobs")
         params["logprobs"] = body["logprobs"]
         if body.get("echo"):
             params["prompt_logprobs"] = max(body["logprobs"], body.get("prompt_logprobs") or 0)
     prompts = await _prompts(service, body, n)
-    generation = Generation(service.client, prompts, params, wish(body))
+    generation = Generation(service.client, prompts, params, wish(body), discard=scoring)
     echoes = _echoes(service, body, prompts)
     answer = _Answer(service, body, generation, echoes)
     await while_connected(request, generation.start())
@@ -95,9 +99,10 @@ class _Answer:
             begun.add(i)
             text = self._echoes[i] + event.text if first else event.text
             choice = self._choice(i, text, event.finish_reason, event.stop_reason)
-            if event.logprobs is not None:
+            if self._fields:
+                given = [] if event.logprobs is None else [event.logprobs]
                 final = event.finish_reason is not None
-                choice["logprobs"] = self._given_logprobs(i, [event.logprobs], first=first, final=final)
+                choice["logprobs"] = self._given_logprobs(i, given, first=first, final=final)
             if self._ids:
                 choice["token_ids"] = [] if event.token is None else [event.token]
                 if first:
@@ -121,6 +126,16 @@ class _Answer:
 
     def _choice(self, i: int, text: str, finish: str | None, stop: int | str | None) -> dict[str, Any]:
         return {"index": i, "text": text, "logprobs": None, "finish_reason": finish, "stop_reason": stop}
+
+
+def _check_scoring(body: Mapping[str, Any]) -> None:
+    """`max_tokens: 0` gives the prompt back, with its log-probabilities if they are wanted; it makes no answer."""
+    if not body.get("echo"):
+        raise ApiError.invalid("max_tokens is 0, which only makes sense with echo", "max_tokens")
+    if body.get("min_tokens"):
+        raise ApiError.invalid(f"min_tokens={body['min_tokens']} is more than max_tokens=0", "min_tokens")
+    if body.get("structured_outputs") or (body.get("response_format") or {"type": "text"}) != {"type": "text"}:
+        raise ApiError.invalid("max_tokens is 0, which leaves no text to structure", "max_tokens")
 
 
 async def _prompts(service: Service, body: Mapping[str, Any], n: int) -> list[list[int]]:

@@ -88,6 +88,7 @@ _COMMON: dict[str, Check] = {
 COMPLETIONS: dict[str, Check] = {
     **_COMMON,
     "prompt": anything,
+    "max_tokens": integer(0),
     "echo": boolean,
     "logprobs": integer(0, 20),
     "best_of": integer(1),

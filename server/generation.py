@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from inferir.ir.errors import RequestError
 from inferir.runtime.sampling import SamplingParams
 from inferir.server.engine_client import EngineClient, Inbox, Job
@@ -48,8 +50,18 @@ class Choice:
 class Generation:
     """Sequence number i * n + k is the k-th answer to prompt i."""
 
-    def __init__(self, client: EngineClient, prompts: list[list[int]], params: dict[str, Any], wish: Wish) -> None:
+    def __init__(
+        self,
+        client: EngineClient,
+        prompts: list[list[int]],
+        params: dict[str, Any],
+        wish: Wish,
+        *,
+        discard: bool = False,
+    ) -> None:
+        """discard: the engine is asked for one token per sequence only to have the prompts scored; it is left out."""
         self.client = client
+        self._discard = discard
         self.prompts = prompts
         self.n: int = params.get("n") or 1
         self.choices = [Choice() for _ in range(len(prompts) * self.n)]
@@ -91,6 +103,10 @@ class Generation:
             index, event = await self._inbox.get()
             if isinstance(event, ApiError):
                 raise event
+            if self._discard:
+                event = msgspec.structs.replace(
+                    event, token=None, text="", logprobs=None, finish_reason="length", stop_reason=None
+                )
             self.choices[index].add(event)
             unfinished -= event.finish_reason is not None
             yield index, event

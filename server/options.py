@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-ToolStyle = Literal["hermes", "json"]
+from inferir.runtime.tool_style import Style
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +17,9 @@ class ServerOptions:
     host, port, uds: where to listen; with uds, a Unix socket at that path instead. api_keys: if any, inference needs
     one of them. served_names: names that requests may give as model; the first is shown. grace: seconds that running
     requests get after SIGTERM. strict: refuse unknown fields. body_limit: bytes of a request. max_sequences: prompts
-    times n in one request. tool_style: how the model
-    writes tool calls. origins: origins that browsers may call from, "*" for all.
+    times n in one request. tool_style: how the model writes tool calls; None: as its template does. generation_config:
+    whether the model's recommendations are defaults of requests, "auto" or "none". origins: origins that browsers may
+    call from, "*" for all.
     """
 
     artifact: Path
@@ -33,6 +34,7 @@ class ServerOptions:
     body_limit: int = 8 << 20
     max_sequences: int = 1024
     origins: tuple[str, ...] = ("*",)
-    tool_style: ToolStyle = "hermes"
+    tool_style: Style | None = None
+    generation_config: str = "auto"
     metrics_prefix: str = "inferir"
     engine: Mapping[str, Any] = field(default_factory=dict)

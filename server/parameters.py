@@ -24,9 +24,16 @@ def sequences(body: Mapping[str, Any]) -> int:
     return n
 
 
-def engine_params(body: Mapping[str, Any], max_tokens: int | None) -> dict[str, Any]:
-    """Fields for `SamplingParams.parse`."""
-    params = {**fields.sampling_params(body), "max_tokens": max_tokens}
+def engine_params(
+    body: Mapping[str, Any], defaults: Mapping[str, Any], wanted: int | None, otherwise: int | None
+) -> dict[str, Any]:
+    """Fields for `SamplingParams.parse`: what `body` gives, above the served model's `defaults`.
+
+    wanted: the most tokens that `body` asks for; otherwise: those of a request that does not say, if `defaults` do not.
+    """
+    params = {"max_tokens": otherwise, **defaults, **fields.sampling_params(body)}
+    if wanted is not None:
+        params["max_tokens"] = wanted
     n = sequences(body)
     return params if n == 1 else {**params, "n": n}
 

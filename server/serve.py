@@ -64,6 +64,7 @@ class _Run:
             from inferir.server.service import Service
 
             service = Service(self.options, client)
+            _tell_defaults(service)
             await self._serve(service, _web_server(make_app(service)))
         finally:
             await client.stop()
@@ -105,6 +106,15 @@ class _Run:
         while service.client.phase != "ready":
             await asyncio.sleep(TICK / 5)
         print(f"ready after {time.monotonic() - self.started:.2f} s: {service.names[0]}", flush=True)
+
+
+def _tell_defaults(service: Service) -> None:
+    """Say what requests get that do not ask for something else."""
+    for problem in service.sampling.ignored:
+        log.warning("%s", problem)
+    text = service.sampling.text()
+    if text:
+        print(f"defaults from the model: {text} (--generation-config none leaves them out)", flush=True)
 
 
 def _web_server(app: object) -> uvicorn.Server:

@@ -10,7 +10,9 @@ from typing import Any, ParamSpec, TypeVar
 from inferir.ir.artifact import Manifest, read_manifest
 from inferir.ir.errors import ArtifactError, RequestError
 from inferir.runtime.chat import ChatTemplate
+from inferir.runtime.sampling_defaults import SamplingDefaults
 from inferir.runtime.tokenizer import Tokenizer
+from inferir.runtime.tool_style import Style, detect_style, style
 from inferir.server.engine_client import EngineClient
 from inferir.server.errors import ApiError, draining, not_ready
 from inferir.server.metrics import Metrics
@@ -33,6 +35,7 @@ class Service:
         folder = options.artifact / "tokenizer"
         self.tokenizer = Tokenizer.load(folder) if (folder / "tokenizer.json").exists() else None
         self.template = _template(options)
+        self.sampling = SamplingDefaults.load(folder, options.generation_config)
         self.names = options.served_names or (self.manifest.model.name,)
         self.metrics = Metrics(options.metrics_prefix, self.names[0])
         client.observer = self.metrics
@@ -47,6 +50,16 @@ class Service:
         if self.client.phase == "ready" and not self.client.responsive:
             return "not responding"
         return self.client.phase
+
+    @property
+    def tool_style(self) -> Style:
+        """How the model writes tool calls: as the options say, else as its template does, else the most usual one."""
+        found = self.options.tool_style
+        if found is None and self.options.chat_template is not None and self.template is not None:
+            found = detect_style(self.template.source)
+        elif found is None:
+            found = style(self.manifest.model.tool_style)
+        return found or "hermes"
 
     @property
     def max_model_len(self) -> int:

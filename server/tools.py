@@ -10,7 +10,8 @@ from typing import Any
 from inferir.ir.errors import RequestError
 from inferir.runtime.structured.spec import StructuredSpec
 from inferir.runtime.structured.tool_parser import CallArguments, CallStart, Content, Event, ToolParser
-from inferir.runtime.structured.tools import Style, chosen_tools, forced_spec, parse_tools
+from inferir.runtime.structured.tools import chosen_tools, forced_spec, parse_tools
+from inferir.runtime.tool_style import Style
 from inferir.server.errors import ApiError
 
 

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from inferir.runtime.structured.tools import Style
+from inferir.runtime.tool_style import Style
 
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"

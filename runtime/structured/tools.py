@@ -1,22 +1,15 @@
-"""Tools that a model may call: their declarations, and the grammars that force a call.
-
-Two styles of writing a call are known. "hermes": `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as ChatML
-models such as Hermes and Qwen do; several calls follow each other. "json": the text is one such object, or a list of
-them; `parameters` is read for `arguments` too.
-"""
+"""Tools that a model may call: their declarations, and the grammars that force a call."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.structured.spec import StructuredSpec
 
-Style = Literal["hermes", "json"]
-STYLES: tuple[str, ...] = get_args(Style)
 MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

@@ -38,6 +38,7 @@ from inferir.ir.printer import print_graph
 from inferir.ir.target import Target
 from inferir.ir.types import TensorType
 from inferir.passes.manager import PipelineResult
+from inferir.runtime.tool_style import detect_style
 
 
 def check_place(path: Path) -> None:
@@ -94,7 +95,7 @@ def assemble(
     blocks = -(-options.max_model_len // options.block_size)
     scratch = max(b.meta.scratch_bytes for b in built)
     manifest = Manifest(
-        model=model_record(captured.facts),
+        model=model_record(captured.facts, captured.tokenizer.get("chat_template.jinja")),
         target=target,
         limits=LimitsRecord(
             max_model_len=options.max_model_len,
@@ -131,7 +132,7 @@ def io_record(name: str, type_: TensorType) -> IORecord:
     return IORecord(name=name, dtype=type_.dtype, shape=shape)
 
 
-def model_record(facts: ModelFacts) -> ModelRecord:
+def model_record(facts: ModelFacts, chat_template: bytes | None = None) -> ModelRecord:
     return ModelRecord(
         name=facts.name,
         architecture=facts.architecture,
@@ -142,6 +143,7 @@ def model_record(facts: ModelFacts) -> ModelRecord:
         eos_token_ids=facts.eos_token_ids,
         bos_token_id=facts.bos_token_id,
         parameters=facts.parameters,
+        tool_style=None if chat_template is None else detect_style(chat_template.decode("utf-8", "replace")),
         facts=msgspec.to_builtins(facts),
     )
 

@@ -122,6 +122,7 @@ def summary(view: ArtifactView) -> list[tuple[str, str]]:
             "sequence limit",
             f"{m.limits.max_model_len:,} tokens, {m.limits.max_blocks:,} blocks of {m.limits.block_size}",
         ),
+        ("tool calls", m.model.tool_style or "none, or in a style that is not known"),
         ("KV cache", "; ".join(_group_text(g) for g in m.kv)),
         ("made by", ", ".join(f"{k} {v}" for k, v in m.versions.items())),
         ("format, digest", f"{m.format}, {m.digest[:16]}…"),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, get_args
+from typing import Any
 
 import openai
 import pytest
 
-from inferir.commands.serve import TOOL_STYLES
-from inferir.runtime.structured.tools import STYLES
-from inferir.server.options import ToolStyle
 from inferir.server.tools import tool_use
 
 USER = {"role": "user", "content": "add"}
@@ -62,10 +59,6 @@ def test_refusals(client: openai.OpenAI, params: dict[str, Any], field: str) -> 
     with pytest.raises(openai.BadRequestError) as e:
         ask(client, **params)
     assert e.value.param == field
-
-
-def test_styles() -> None:
-    assert TOOL_STYLES == STYLES == get_args(ToolStyle)
 
 
 def test_calls_of_a_model() -> None:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
 from inferir.commands import arguments as a
 from inferir.ir.errors import InferirError
 
-if TYPE_CHECKING:
-    from inferir.server.options import ToolStyle
-
-TOOL_STYLES = ("hermes", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -38,7 +34,14 @@ def serve(
     chat_template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Jinja chat template to use instead of the artifact's.")
     ] = None,
-    tool_style: Annotated[str, typer.Option(metavar="hermes|json", help="How the model writes tool calls.")] = "hermes",
+    tool_style: Annotated[
+        str,
+        typer.Option(metavar="auto|hermes|json", help="How the model writes tool calls; auto: as its template does."),
+    ] = "auto",
+    generation_config: Annotated[
+        str,
+        typer.Option(metavar="auto|none", help="Whether requests get what the model recommends for sampling."),
+    ] = "auto",
     kv_cache_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help='KV-cache memory, such as "2GiB". Default: half the free memory.')
     ] = None,
@@ -82,11 +85,17 @@ def serve(
         "enable_prefix_caching": prefix_caching,
         "max_waiting": max_waiting,
     }
+    from inferir.runtime.sampling_defaults import CHOICES
+    from inferir.runtime.tool_style import STYLES, style
     from inferir.server.options import ServerOptions
     from inferir.server.serve import serve as run
 
-    if tool_style not in TOOL_STYLES:
-        raise typer.BadParameter(f"choose one of {', '.join(TOOL_STYLES)}", param_hint="--tool-style")
+    for name, value, choices in (
+        ("--tool-style", tool_style, ("auto", *STYLES)),
+        ("--generation-config", generation_config, CHOICES),
+    ):
+        if value not in choices:
+            raise typer.BadParameter(f"choose one of {', '.join(choices)}", param_hint=name)
     run(
         ServerOptions(
             artifact=artifact,
@@ -96,7 +105,8 @@ def serve(
             api_keys=(*(api_key or ()), *_keys(api_key_file)),
             served_names=tuple(served_model_name or ()),
             chat_template=chat_template,
-            tool_style=cast("ToolStyle", tool_style),
+            tool_style=style(tool_style),
+            generation_config=generation_config,
             grace=grace,
             strict=strict,
             origins=tuple(allowed_origin or ("*",)),

@@ -10,7 +10,7 @@ from inferir.runtime.structured import GrammarLimits
 from inferir.runtime.structured.build import MAX_WHITESPACE
 from inferir.runtime.structured.spec import KINDS, MAX_BYTES, MAX_CHOICES, MAX_REGEX_BYTES
 from inferir.runtime.structured.tool_parser import MAX_HEAD
-from inferir.runtime.structured.tools import STYLES
+from inferir.runtime.tool_style import STYLES
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "structured-output.md").read_text(encoding="utf-8")
 
