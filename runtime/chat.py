@@ -11,26 +11,26 @@ from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inferir.ir.errors import ArtifactError, RequestError
+from inferir.runtime.template_limits import LimitedEnvironment, rendering
 from inferir.runtime.tokenizer import read_json
 
 Message = Mapping[str, Any]
-
-MAX_ITERATIONS = 100_000  # numbers that all calls of range in one rendering may give
 
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class ChatTemplate:
-    """A compiled template in Jinja's immutable sandbox: it can neither reach internals nor change its arguments."""
+    """A compiled template in a sandbox: it can neither reach internals nor change its arguments, and it takes little
+    time and memory (`template_limits.py`).
+    """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
-        environment = ImmutableSandboxedEnvironment(
+        environment = LimitedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
         )
-        environment.filters["tojson"] = _tojson
+        environment.add_filter("tojson", _tojson)
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         environment.globals["dict"] = _make_dict
@@ -83,14 +83,15 @@ class ChatTemplate:
         marker = f"\x02{secrets.token_hex(16)}\x03"
         if continue_final_message:
             cleaned[-1]["content"] += marker
-        values = {
+        values: dict[str, Any] = {
             "messages": cleaned,
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
-            "range": _BoundedRange(),
         }
         try:
-            text = self._template.render(**{**self._special_tokens, **(variables or {}), **values})
+            with rendering() as budget:
+                values["range"] = budget.numbers
+                text = self._template.render(**{**self._special_tokens, **(variables or {}), **values})
         except Exception as e:  # a template is a program that may fail in any way
             raise RequestError(f"the chat template refuses these messages: {e}", "messages") from None
         if continue_final_message:
@@ -162,20 +163,6 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(value, str):
             out[name] = value
     return out
-
-
-class _BoundedRange:
-    """`range` for one rendering: nested loops over it cannot run for ever."""
-
-    def __init__(self) -> None:
-        self._left = MAX_ITERATIONS
-
-    def __call__(self, *bounds: int) -> range:
-        out = range(*bounds)
-        self._left -= len(out)
-        if self._left < 0:
-            raise jinja2.exceptions.SecurityError(f"loops over more than {MAX_ITERATIONS} numbers")
-        return out
 
 
 def _raise_exception(message: str) -> NoReturn:
