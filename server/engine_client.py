@@ -12,22 +12,23 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import zmq
-import zmq.asyncio
 
 from inferir.ir.errors import EngineError, InferirError
 from inferir.server import messages as m
+from inferir.server.engine_link import EngineLink
 from inferir.server.errors import ApiError, engine_died, not_ready
+from inferir.server.socket_folder import make_socket_folder
 
 BACKOFF = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before each restart; after the last one fails, the server gives up
 PING_SECONDS = 1.0
+WATCH_SECONDS = 0.05  # between two looks at the engine process
 SILENT_SECONDS = 15.0  # an engine that says nothing for so long is not ready
 
 _CONSTRAINTS = ("allowed_token_ids", "bad_words", "min_tokens")
@@ -72,30 +73,32 @@ class Observer(Protocol):
 
 @dataclass
 class EngineProcessHandle:
-    """A started child with the socket that leads to it."""
+    """A started child with the socket that leads to it. `failed`: what it said of the reason why it ends."""
 
     child: subprocess.Popen[bytes]
-    socket: zmq.asyncio.Socket
+    link: EngineLink
     folder: Path
+    failed: m.Failed | None = None
 
     def close(self, *, kill: bool) -> None:
         """End the child and leave nothing of it behind."""
         if kill and self.child.poll() is None:
             self.child.kill()
         self.child.wait()
-        self.socket.close(linger=0)
+        self.link.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start_child(artifact: Path, options: Mapping[str, Any], context: zmq.asyncio.Context) -> EngineProcessHandle:
-    """Bind a socket in a private folder and start an engine process that connects to it."""
-    folder = Path(tempfile.mkdtemp(prefix="inferir-"))
+def start_child(
+    artifact: Path,
+    options: Mapping[str, Any],
+    context: zmq.Context[zmq.Socket[bytes]],
+    receive: Callable[[bytes], None],
+) -> EngineProcessHandle:
+    """Bind a socket in a private folder and start an engine process that connects to it and says what to `receive`."""
+    folder = make_socket_folder()
     address = f"ipc://{folder}/engine"
-    socket = context.socket(zmq.PAIR)
-    for option in (zmq.SNDHWM, zmq.RCVHWM):
-        socket.setsockopt(option, 0)
-    socket.setsockopt(zmq.LINGER, m.LINGER_MS)
-    socket.bind(address)
+    link = EngineLink(context, address, receive)
     command = [sys.executable, "-P", "-m", "inferir.server.engine_process", address, str(artifact), json.dumps(options)]
     environment = {**os.environ, m.PARENT: str(os.getpid())}
     # Signals that end the server reach a whole terminal or service; the child inherits that they are blocked.
@@ -104,7 +107,7 @@ def start_child(artifact: Path, options: Mapping[str, Any], context: zmq.asyncio
         child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return EngineProcessHandle(child, socket, folder)
+    return EngineProcessHandle(child, link, folder)
 
 
 @dataclass
@@ -126,7 +129,7 @@ class EngineClient:
 
     def __post_init__(self) -> None:
         self._adding: dict[str, asyncio.Future[None]] = {}
-        self._context = zmq.asyncio.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._jobs: dict[str, Job] = {}
         self._ids = itertools.count()
         self._handle: EngineProcessHandle | None = None
@@ -150,7 +153,7 @@ class EngineClient:
 
     def start(self) -> None:
         """Start the engine process and watch it; call once, in the loop's thread."""
-        self._handle = start_child(self.artifact, self.options, self._context)
+        self._handle = start_child(self.artifact, self.options, self._context, self._receive)
         self._supervisor = asyncio.create_task(self._supervise())
 
     async def wait_failed(self) -> InferirError:
@@ -174,7 +177,7 @@ class EngineClient:
         self._jobs |= {job.id: job for job in jobs}
         accepted = self._adding[message.id] = asyncio.get_running_loop().create_future()
         try:
-            await self._send(message)
+            self._send(message)
             await accepted
         except BaseException as error:
             refused = isinstance(error, ApiError)
@@ -183,6 +186,8 @@ class EngineClient:
             for job in jobs:
                 job.finished |= refused
                 await self.abort(job)
+            if isinstance(error, EngineError):
+                raise engine_died() from None
             raise
         finally:
             self._adding.pop(message.id, None)
@@ -196,7 +201,7 @@ class EngineClient:
             if self.observer is not None:
                 self.observer.aborted()
             with contextlib.suppress(EngineError):
-                await self._send(m.Abort(job.id))
+                self._send(m.Abort(job.id))
 
     def fail_all(self, error: ApiError) -> None:
         """End every request with an error."""
@@ -216,7 +221,7 @@ class EngineClient:
         if self._handle is not None:
             with contextlib.suppress(EngineError):
                 if self.phase == "ready":
-                    await self._send(m.Shutdown())
+                    self._send(m.Shutdown())
                     for _ in range(40):
                         if self._handle.child.poll() is not None:
                             break
@@ -225,10 +230,10 @@ class EngineClient:
         self.phase = "stopped"
         self._context.destroy(linger=0)
 
-    async def _send(self, message: m.ToEngine) -> None:
-        if self._handle is None or self._handle.socket.closed:
+    def _send(self, message: m.ToEngine) -> None:
+        if self._handle is None:
             raise EngineError("the engine process is not running")
-        await self._handle.socket.send(m.encode(message))
+        self._handle.link.send(m.encode(message))
 
     async def _supervise(self) -> None:
         """Serve one child after the other, until one cannot be started."""
@@ -251,7 +256,7 @@ class EngineClient:
             log.error("the engine process ended: %s; starting it again", reason)
             self.restarts += 1
             await asyncio.sleep(BACKOFF[attempt])
-            self._handle = start_child(self.artifact, self.options, self._context)
+            self._handle = start_child(self.artifact, self.options, self._context, self._receive)
 
     def _give_up(self, message: str, exit_code: int) -> None:
         self.failure = EngineError(message)
@@ -260,23 +265,26 @@ class EngineClient:
         self._changed.set()
 
     async def _serve(self, handle: EngineProcessHandle) -> m.Failed | None:
-        """Route messages until the child ends; what it said of the reason, if it knew."""
+        """Wait until the child ends; what it said of the reason, if it knew."""
         last_ping = 0.0
-        while True:
-            if await handle.socket.poll(100):
-                message = m.from_engine.decode(await handle.socket.recv())
-                self._heard = time.monotonic()
-                if isinstance(message, m.Failed):
-                    return message
-                self._route(message, handle)
-            elif handle.child.poll() is not None:
-                return None
+        while handle.failed is None:
+            if handle.child.poll() is not None:
+                handle.link.read()  # its last words
+                break
             if time.monotonic() - last_ping > PING_SECONDS and self.phase == "ready":
                 last_ping = time.monotonic()
-                await self._send(m.Ping())
+                with contextlib.suppress(EngineError):
+                    self._send(m.Ping())
+            await asyncio.sleep(WATCH_SECONDS)
+        return handle.failed
 
-    def _route(self, message: m.FromEngine, handle: EngineProcessHandle) -> None:
-        match message:
+    def _receive(self, data: bytes) -> None:
+        """Route a message of the engine."""
+        self._heard = time.monotonic()
+        assert self._handle is not None
+        match message := m.from_engine.decode(data):
+            case m.Failed():
+                self._handle.failed = message
             case m.Updates():
                 self._set_stats(message.stats)
                 for event in message.events:
@@ -292,7 +300,7 @@ class EngineClient:
                 if accepted is not None and not accepted.done():
                     accepted.set_exception(ApiError.refused(message))
             case m.Ready():
-                shutil.rmtree(handle.folder, ignore_errors=True)  # both ends are connected
+                shutil.rmtree(self._handle.folder, ignore_errors=True)  # both ends are connected
                 self.capacity = message.capacity
                 self.phase = "ready"
 

@@ -189,7 +189,7 @@ def test_drain(start: Start) -> None:
 @pytest.mark.parametrize("second", [False, True])
 def test_a_stream_that_does_not_end(start: Start, second: bool) -> None:
     """When the grace is over, or at a second signal, streams end with an error event."""
-    server = start("--grace", "60" if second else "1").ready()
+    server = start("--grace", "60" if second else "1", "--max-num-seqs", "1").ready()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         slow(server)
         stream = pool.submit(lambda: events(server.post("/v1/completions", {**LONG, "n": 8})))
