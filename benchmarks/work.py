@@ -1,0 +1,92 @@
+"""What a region of the kernel graph has to move and compute in a step: its lower bound, whatever the kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import sympy
+
+from benchmarks.limits import Limits
+from inferir.ir.dims import A, R, S, T
+from inferir.ir.graph import Graph, Node
+from inferir.ir.types import TensorType
+from inferir.runtime.dispatcher import StepCounts
+
+
+@dataclass(frozen=True)
+class Work:
+    """Bytes from memory (weights, cached keys and values), bytes of activations, floating-point operations."""
+
+    memory: int
+    activations: int
+    flops: int
+
+    def seconds(self, limits: Limits) -> float:
+        """The least time it can take: the largest of the three, as if they overlapped without loss."""
+        return max(self.memory / limits.memory, self.activations / limits.cache, self.flops / limits.flops)
+
+    def bound(self, limits: Limits) -> str:
+        """Which of the three that is."""
+        times = {
+            "memory": self.memory / limits.memory,
+            "cache": self.activations / limits.cache,
+            "compute": self.flops / limits.flops,
+        }
+        return max(times, key=lambda name: times[name])
+
+
+def region_work(region: Node, counts: StepCounts, items: npt.NDArray[np.int32]) -> Work:
+    """`items` [A, 4] are the attention work items of the step: sequence, first token, tokens, position of the first."""
+    sizes = {T: counts.tokens, S: counts.seqs, R: counts.rows, A: counts.items}
+    body: Graph = region.attrs["body"]
+    ops = {n.op: n for n in body.nodes}
+    if "attn.paged" in ops:
+        return _attention(ops["attn.paged"], counts, items)
+    activations = sum(_bytes(v.type, sizes) for v in region.results if not _is_cache(v.type))
+    activations += sum(_bytes(v.type, sizes) for v in region.operands if v.op not in ("core.weight", "core.input"))
+    if "tensor.linear_packed" not in ops:
+        return Work(0, activations, 0)
+    linear = ops["tensor.linear_packed"]
+    x, weight = linear.operands
+    rows, k = (_size(d, sizes) for d in x.type.shape)
+    return Work(_bytes(weight.type, sizes), activations, 2 * rows * k * int(linear.attrs["n"]))
+
+
+def _attention(node: Node, counts: StepCounts, items: npt.NDArray[np.int32]) -> Work:
+    """Each sequence's visible keys and values once; two products per (token, visible position)."""
+    q, cache = node.operands[0].type, node.operands[2].type
+    heads, dim, v_dim = (int(d) for d in (q.shape[1], q.shape[2], cache.shape[3]))
+    window = int(node.attrs["window"])
+    pairs, seen = 0, {}
+    for seq, _, tokens, start in items[: counts.items].tolist():
+        last = np.arange(start + 1, start + tokens + 1)
+        pairs += int((np.minimum(last, window) if window else last).sum())
+        end, first = seen.get(seq, (0, start))
+        seen[seq] = (max(end, start + tokens), min(first, start))
+    visible = sum(end - (max(0, first - window + 1) if window else 0) for end, first in seen.values())
+    size = q.dtype.itemsize
+    kv = visible * int(node.attrs["kv_heads"]) * (dim + v_dim) * size
+    return Work(kv, counts.tokens * heads * (dim + v_dim) * size, 2 * pairs * heads * (dim + v_dim))
+
+
+def _is_cache(type: TensorType) -> bool:
+    return type.rank == 5
+
+
+def _bytes(type: TensorType, sizes: Mapping[sympy.Expr, int]) -> int:
+    return prod(_size(d, sizes) for d in type.shape) * type.dtype.itemsize
+
+
+def _size(dim: object, sizes: Mapping[sympy.Expr, int]) -> int:
+    return dim if isinstance(dim, int) else sizes[dim]  # type: ignore[index]
+
+
+def regions_by_digest(graph: Graph) -> dict[str, Node]:
+    """The first region of every digest in a kernel graph."""
+    from inferir.codegen.tvm.bucket import distinct
+
+    return distinct(n for n in graph.nodes if n.op == "kernel.region")
