@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from inferir.commands import arguments as a
+from inferir.commands.bench_output import Output
+from inferir.commands.shared_options import Fields, engine_fields, expanded, measured_output
 
 app = typer.Typer(no_args_is_help=True, help="Measure latency, throughput, start-up, and a server under load.")
 
@@ -17,32 +18,25 @@ OutputLen = Annotated[int, typer.Option(metavar="N", min=1, help="Tokens per ans
 NumPrompts = Annotated[int, typer.Option(metavar="N", min=1, help="How many prompts.")]
 Repetitions = Annotated[int, typer.Option(metavar="N", min=1, help="How often it is measured.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="The same seed gives the same prompts.")]
-Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw the distributions into a .png file; needs matplotlib.")
-]
-KvCacheMemory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help='KV-cache memory, such as "2GiB". Default: half the free memory.')
-]
 
 
 @app.command()
+@expanded(engine=engine_fields, output=measured_output)
 def latency(
     artifact: a.Artifact,
+    *,
     batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Prompts that run together.")] = 1,
     input_len: InputLen = 32,
     output_len: OutputLen = 32,
     repetitions: Repetitions = 10,
     warmup: Annotated[int, typer.Option(metavar="N", min=0, help="Repetitions before, which do not count.")] = 1,
     seed: Seed = 0,
-    threads: a.Threads = None,
-    kv_cache_memory: KvCacheMemory = None,
-    json: a.Json = False,
-    plot: Plot = None,
+    engine: Fields,
+    output: Output,
 ) -> None:
     """Seconds that one batch takes from its prompts to its last token."""
     from inferir.commands import bench_offline, bench_output, console
 
-    bench_output.check_plot(plot)
     summary, times = bench_offline.latency(
         artifact,
         batch_size=batch_size,
@@ -51,12 +45,10 @@ def latency(
         repetitions=repetitions,
         warmup=warmup,
         seed=seed,
-        threads=threads,
-        kv_cache_memory=kv_cache_memory,
+        **engine,
     )
-    if plot is not None:
-        bench_output.plot(plot, f"Latency of {summary['model']}", "s", {"batch": times})
-    if json:
+    output.plot(f"Latency of {summary['model']}", "s", {"batch": times})
+    if output.json:
         console.print_json(summary)
         return
     what = f"{summary['model']}: {input_len} + {output_len} tokens, batch size {batch_size}"
@@ -68,22 +60,21 @@ def latency(
 
 
 @app.command()
+@expanded(engine=engine_fields, output=measured_output)
 def throughput(
     artifact: a.Artifact,
+    *,
     num_prompts: NumPrompts = 64,
     input_len: InputLen = 128,
     output_len: OutputLen = 64,
     seed: Seed = 0,
     max_num_seqs: Annotated[int | None, typer.Option(metavar="N", help="Prompts that run at once.")] = None,
-    threads: a.Threads = None,
-    kv_cache_memory: KvCacheMemory = None,
-    json: a.Json = False,
-    plot: Plot = None,
+    engine: Fields,
+    output: Output,
 ) -> None:
     """Requests and tokens per second of many random prompts given at once, without the prefix cache."""
     from inferir.commands import bench_offline, bench_output, console
 
-    bench_output.check_plot(plot)
     summary, times = bench_offline.throughput(
         artifact,
         num_prompts=num_prompts,
@@ -91,12 +82,10 @@ def throughput(
         output_len=output_len,
         seed=seed,
         max_num_seqs=max_num_seqs,
-        threads=threads,
-        kv_cache_memory=kv_cache_memory,
+        **engine,
     )
-    if plot is not None:
-        bench_output.plot(plot, f"Throughput of {summary['model']}", "s", {"request": times})
-    if json:
+    output.plot(f"Throughput of {summary['model']}", "s", {"request": times})
+    if output.json:
         console.print_json(summary)
         return
     rows = [
@@ -110,30 +99,26 @@ def throughput(
 
 
 @app.command()
+@expanded(engine=engine_fields, output=measured_output)
 def startup(
     artifact: a.Artifact,
+    *,
     repetitions: Repetitions = 5,
     timeout: Annotated[float, typer.Option(metavar="S", min=1, help="Seconds after which a start has failed.")] = 120.0,
-    threads: a.Threads = None,
-    kv_cache_memory: KvCacheMemory = None,
-    json: a.Json = False,
-    plot: Plot = None,
+    engine: Fields,
+    output: Output,
 ) -> None:
     """Seconds that fresh processes take: `LLM` to its first token, `inferir serve` until it is ready."""
     from inferir.commands import bench_output, bench_startup, console
 
-    bench_output.check_plot(plot)
-    summary, times = bench_startup.startup(
-        artifact, repetitions=repetitions, timeout=timeout, threads=threads, kv_cache_memory=kv_cache_memory
-    )
+    summary, times = bench_startup.startup(artifact, repetitions=repetitions, timeout=timeout, **engine)
     names = {
         "llm_first_token": "LLM: first token",
         "serve_listening": "serve: listening",
         "serve_ready": "serve: ready",
     }
-    if plot is not None:
-        bench_output.plot(plot, f"Start-up of {artifact.name}", "s", {names[k]: v for k, v in times.items()})
-    if json:
+    output.plot(f"Start-up of {artifact.name}", "s", {names[k]: v for k, v in times.items()})
+    if output.json:
         console.print_json(summary)
         return
     title = f"{artifact.name}: {console.count(repetitions, 'start')} of fresh processes each"
@@ -141,7 +126,9 @@ def startup(
 
 
 @app.command()
+@expanded(output=measured_output)
 def serve(
+    *,
     url: Annotated[str, typer.Option(metavar="URL", help="The server's address.")] = "http://127.0.0.1:8000",
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Default: the server's first model.")] = None,
     api_key: Annotated[str | None, typer.Option(metavar="KEY", help="Key that the server wants.")] = None,
@@ -169,17 +156,15 @@ def serve(
         float, typer.Option(metavar="S", min=0.001, help="Seconds after which a request has failed.")
     ] = 300.0,
     seed: Seed = 0,
-    json: a.Json = False,
-    plot: Plot = None,
+    output: Output,
 ) -> None:
     """Send completions to a running server, and measure what its users would see."""
-    from inferir.commands import bench_load, bench_metrics, bench_output, bench_serve_report
+    from inferir.commands import bench_load, bench_metrics, bench_serve_report
     from inferir.commands.http_client import Client
     from inferir.commands.progress import progress_bars
 
     if not request_rate > 0:
         raise typer.BadParameter("must be more than 0", param_hint="--request-rate")
-    bench_output.check_plot(plot)
     goals = bench_metrics.parse_goals(goodput or [])
     load = bench_load.Load(
         num_prompts=num_prompts,
@@ -196,6 +181,6 @@ def serve(
     )
     with progress_bars() as progress:
         name, records = bench_load.run_load(Client(url, api_key, uds), model, load, progress)
-    bench_serve_report.report(name, load, records, goals, json=json, plot=plot)
+    bench_serve_report.report(name, load, records, goals, output)
     if any(r.error is not None for r in records):
         raise typer.Exit(1)

@@ -33,31 +33,39 @@ def _digits(unit: str) -> int:
     return 3 if unit == "s" else 2
 
 
-def check_plot(path: Path | None) -> None:
-    """Refuse, before anything is measured, a plot that could not be written. Raises `InferirError`."""
-    if path is None:
-        return
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InferirError(f"--plot: {path} must end in .png, .svg or .pdf")
-    if not path.absolute().parent.is_dir():
-        raise InferirError(f"--plot: {path.parent} is not a folder")
-    _matplotlib("matplotlib")
+class Output:
+    """Whether a measurement is printed as JSON, and where it is drawn.
 
+    Raises `InferirError`, before anything is measured, for a plot that could not be written.
+    """
 
-def plot(path: Path, title: str, unit: str, series: Mapping[str, Sequence[float]]) -> None:
-    """Draw the share of values at or below each value, a panel per series, into a file."""
-    figures = _matplotlib("matplotlib.figure")
-    shown = {name: sorted(v) for name, v in series.items() if v}
-    figure = figures.Figure(figsize=(3.6 * len(shown), 3.2), layout="constrained")
-    figure.suptitle(title)
-    panels = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
-    for axes, (name, ordered) in zip(panels, shown.items(), strict=True):
-        shares = [100 * (i + 1) / len(ordered) for i in range(len(ordered))]
-        axes.step([ordered[0], *ordered], [0, *shares], where="post")
-        axes.set_xlabel(f"{name}, {unit}")
-        axes.grid(alpha=0.3)
-    panels[0].set_ylabel("% at or below")
-    figure.savefig(path)
+    def __init__(self, json: bool, path: Path | None) -> None:
+        self.json = json
+        self._path = path
+        if path is None:
+            return
+        if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+            raise InferirError(f"--plot: {path} must end in .png, .svg or .pdf")
+        if not path.absolute().parent.is_dir():
+            raise InferirError(f"--plot: {path.parent} is not a folder")
+        _matplotlib("matplotlib")
+
+    def plot(self, title: str, unit: str, series: Mapping[str, Sequence[float]]) -> None:
+        """Draw the share of values at or below each value, a panel per series, if that is wanted."""
+        if self._path is None:
+            return
+        figures = _matplotlib("matplotlib.figure")
+        shown = {name: sorted(v) for name, v in series.items() if v}
+        figure = figures.Figure(figsize=(3.6 * len(shown), 3.2), layout="constrained")
+        figure.suptitle(title)
+        panels = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
+        for axes, (name, ordered) in zip(panels, shown.items(), strict=True):
+            shares = [100 * (i + 1) / len(ordered) for i in range(len(ordered))]
+            axes.step([ordered[0], *ordered], [0, *shares], where="post")
+            axes.set_xlabel(f"{name}, {unit}")
+            axes.grid(alpha=0.3)
+        panels[0].set_ylabel("% at or below")
+        figure.savefig(self._path)
 
 
 def _matplotlib(module: str) -> Any:

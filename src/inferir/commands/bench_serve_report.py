@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from inferir.commands import bench_output, console
 from inferir.commands.bench_load import Load
@@ -13,13 +12,12 @@ from inferir.commands.bench_metrics import METRICS, Record, load_summary, sample
 
 
 def report(
-    model: str, load: Load, records: Sequence[Record], goals: Mapping[str, float], *, json: bool, plot: Path | None
+    model: str, load: Load, records: Sequence[Record], goals: Mapping[str, float], output: bench_output.Output
 ) -> None:
     """Print tables or one JSON document, and draw the plot if one is wanted."""
     summary = load_summary(records, goals)
-    if plot is not None:
-        bench_output.plot(plot, f"Load on {model}", "ms", {n.upper(): v for n, v in samples(records).items()})
-    if json:
+    output.plot(f"Load on {model}", "ms", {n.upper(): v for n, v in samples(records).items()})
+    if output.json:
         rate = None if math.isinf(load.rate) else load.rate
         console.print_json({"model": model, "load": {**asdict(load), "rate": rate}, "goals": dict(goals), **summary})
         return

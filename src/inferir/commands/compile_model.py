@@ -9,20 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from inferir.commands import arguments as a
+from inferir.commands.shared_options import Fields, compile_fields, expanded
 
 
+@expanded(options=compile_fields)
 def command(
     model: a.Model,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="ART", help="Folder to write the artifact to.")],
-    dtype: a.Dtype = "auto",
-    target: a.Target = "host",
-    max_model_len: a.MaxModelLen = None,
-    max_num_seqs: a.MaxNumSeqs = 64,
-    max_num_batched_tokens: a.MaxNumBatchedTokens = 2048,
-    block_size: a.BlockSize = 32,
-    buckets: a.Buckets = None,
-    opt_level: a.OptLevel = 2,
-    disable_pass: a.DisablePass = None,
+    *,
+    options: Fields,
     print_ir_after: Annotated[
         str | None, typer.Option(metavar="NAME|all", help="Print the graph after a pass, or after every pass.")
     ] = None,
@@ -33,9 +28,6 @@ def command(
         int | None, typer.Option(metavar="N", min=1, help="Build processes. Default: one per processor.")
     ] = None,
     no_cache: a.NoCache = False,
-    no_admission: a.NoAdmission = False,
-    revision: a.Revision = None,
-    trust_remote_code: a.TrustRemoteCode = False,
     json: a.Json = False,
 ) -> None:
     """Compile a model into an artifact: trace, optimise, generate kernels for every bucket, pack the weights."""
@@ -47,27 +39,12 @@ def command(
     from inferir.compiler import CompileOptions, DebugOptions, compile_model
 
     _check_pass(print_ir_after)
-    options = CompileOptions(
-        dtype=dtype,
-        target=target,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        buckets=buckets,
-        block_size=block_size,
-        opt_level=opt_level,
-        disabled_passes=frozenset(disable_pass or ()),
-        jobs=jobs,
-        admission=not no_admission,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-    )
     emit: Any = (lambda text: print(text, file=sys.stderr)) if json else print
     debug = DebugOptions(print_after=print_ir_after, dump_dir=dump_dir, emit=emit)
     cache = RecordingCache.from_env(CacheOptions(enabled=not no_cache))
     assert isinstance(cache, RecordingCache)
     with progress_bars() as progress:
-        report = compile_model(model, output, options, cache=cache, debug=debug, progress=progress)
+        report = compile_model(model, output, CompileOptions(**options), cache=cache, debug=debug, progress=progress)
     if json:
         print_json(as_json(report, cache))
     else:

@@ -8,32 +8,24 @@ import typer
 
 from inferir.commands import arguments as a
 from inferir.commands.console import count, plain, print_json, show, size, table
+from inferir.commands.shared_options import Fields, compile_fields, expanded
 from inferir.commands.units import size_bytes
 
 if TYPE_CHECKING:
     from inferir.plan_memory import Fit, MemoryPlan
 
 
+@expanded(options=compile_fields)
 def plan(
     model: a.Model,
+    *,
+    options: Fields,
     memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help='Say what fits into this memory, such as "8GiB". Default: what is free now.'),
     ] = None,
-    dtype: a.Dtype = "auto",
-    target: a.Target = "host",
-    max_model_len: a.MaxModelLen = None,
-    max_num_seqs: a.MaxNumSeqs = 64,
-    max_num_batched_tokens: a.MaxNumBatchedTokens = 2048,
-    block_size: a.BlockSize = 32,
-    buckets: a.Buckets = None,
-    opt_level: a.OptLevel = 2,
-    disable_pass: a.DisablePass = None,
     threads: a.Threads = None,
     no_cache: a.NoCache = False,
-    no_admission: a.NoAdmission = False,
-    revision: a.Revision = None,
-    trust_remote_code: a.TrustRemoteCode = False,
     json: a.Json = False,
 ) -> None:
     """Say how much memory serving a model will take, without compiling it."""
@@ -44,21 +36,7 @@ def plan(
     from inferir.runtime.memory import available_bytes
 
     budget = available_bytes() if memory is None else size_bytes(memory, "--memory")
-    options = CompileOptions(
-        dtype=dtype,
-        target=target,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        block_size=block_size,
-        buckets=buckets,
-        opt_level=opt_level,
-        disabled_passes=frozenset(disable_pass or ()),
-        admission=not no_admission,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-    )
-    planned = plan_memory(model, options, CompileCache.from_env(CacheOptions(enabled=not no_cache)))
+    planned = plan_memory(model, CompileOptions(**options), CompileCache.from_env(CacheOptions(enabled=not no_cache)))
     count_ = thread_count(threads)
     fit = planned.fit(budget, count_)
     if json:

@@ -46,7 +46,12 @@ def serve(
         str | None, typer.Option(metavar="SIZE", help='KV-cache memory, such as "2GiB". Default: half the free memory.')
     ] = None,
     max_num_seqs: Annotated[int | None, typer.Option(metavar="N", help="Requests that run at once.")] = None,
-    max_num_batched_tokens: Annotated[int | None, typer.Option(metavar="N", help="Tokens per step at most.")] = None,
+    max_num_batched_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Tokens per step at most. Default: the artifact's limit, 256 among several requests."
+        ),
+    ] = None,
     max_model_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens per request at most.")] = None,
     threads: a.Threads = None,
     scheduling_policy: Annotated[
