@@ -61,14 +61,16 @@ def test_full_blocks_and_requests_of_one_step(llm: LLM, plain: LLM) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=3)
     b = llm.engine.kv.block_size
     common = tokens(2 * b, 2)
-    lengths = (b - 1, b, b + 1, 2 * b - 1, 2 * b)
-    prompts = [[*common, i] for i in range(8)] + [common[:n] for n in lengths] * 2
+    long = tokens(3 * b + 1, 9)
+    lengths = [k * b + d for k in (1, 2, 3) for d in (-1, 0, 1)]
+    prompts = [[*common, i] for i in range(8)] + [long[:n] for n in lengths]
     expected = [plain.generate(p, params)[0].outputs for p in prompts]
     llm.reset_prefix_cache()
     assert [o.outputs for o in llm.generate(prompts, params)] == expected  # a cold pool, all at once
-    again = llm.generate(prompts, params)
-    assert [o.outputs for o in again] == expected
-    assert [o.cached_tokens for o in again] == [2 * b] * 8 + [0, 0, b, b, b] * 2
+    for _ in range(2):
+        again = llm.generate(prompts, params)
+        assert [o.outputs for o in again] == expected
+        assert [o.cached_tokens for o in again] == [2 * b] * 8 + [(n - 1) // b * b for n in lengths]
 
 
 def test_salts(llm: LLM) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import tokenizers
+from artifacts import TEMPLATE
 from serving import Server, Start
 
 from inferir.ir.artifact import file_record, read_manifest, write_manifest
@@ -88,21 +91,45 @@ def test_images_are_not_fetched(server: Server) -> None:
         assert "image_url" in response.json()["error"]["message"]
 
 
-@pytest.fixture
-def bare_artifact(tiny_artifact: Path, tmp_path: Path) -> Path:
-    """The tiny artifact without a chat template."""
-    out = tmp_path / "bare"
-    shutil.copytree(tiny_artifact, out)
-    name = "tokenizer/tokenizer_config.json"
-    config = json.loads((out / name).read_text())
-    config.pop("chat_template", None)
-    (out / name).write_text(json.dumps(config))
-    for template in out.glob("tokenizer/*.jinja"):
-        template.unlink()
+def changed(artifact: Path, out: Path, change: Callable[[Path], None]) -> Path:
+    """A copy of an artifact whose tokenizer folder was changed."""
+    shutil.copytree(artifact, out)
+    change(out / "tokenizer")
     manifest = read_manifest(out)
     files = {n: file_record(out / n) for n in manifest.files if (out / n).exists()}
     write_manifest(out, msgspec.structs.replace(manifest, files=files))
     return out
+
+
+@pytest.fixture
+def bare_artifact(tiny_artifact: Path, tmp_path: Path) -> Path:
+    """The tiny artifact without a chat template."""
+
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        config.pop("chat_template", None)
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        for template in folder.glob("*.jinja"):
+            template.unlink()
+
+    return changed(tiny_artifact, tmp_path / "bare", change)
+
+
+def test_one_beginning_of_text(start: Start, tiny_artifact: Path, tmp_path: Path) -> None:
+    """Both the tokenizer and the template write it: the template does in chats, the tokenizer in completions."""
+
+    def change(folder: Path) -> None:
+        tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", "<s> $A $B", [("<s>", 256)])
+        tokenizer.save(str(folder / "tokenizer.json"))
+        (folder / "chat_template.jinja").write_text("{{ bos_token }}" + TEMPLATE)
+
+    server = start(artifact=changed(tiny_artifact, tmp_path / "bos", change)).ready()
+    for more in ({}, {"add_special_tokens": True}, {"add_special_tokens": False}):
+        assert prompt(server, USER, **more) == "<s><|user|>x</s><|assistant|>"
+        assert server.talk(USER, **more).json()["usage"]["prompt_tokens"] == 5
+    assert server.complete(prompt="hi").json()["usage"]["prompt_tokens"] == 3
+    assert server.complete(prompt="hi", add_special_tokens=False).json()["usage"]["prompt_tokens"] == 2
 
 
 def test_no_template(start: Start, bare_artifact: Path, tmp_path: Path) -> None:

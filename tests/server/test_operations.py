@@ -268,7 +268,13 @@ def test_every_route_needs_the_key(guarded: Server) -> None:
             continue
         for header in (None, "Bearer wrong", "s3cret", "Basic s3cret", "Bearer", "Bearer s3cret2"):
             headers = {"authorization": header} if header else {}
-            assert guarded.http.request(method, path, headers=headers).status_code == 401, (path, header)
+            for spelling in (path, f"{guarded.url}/{path}", f"{path}/"):
+                assert guarded.http.request(method, spelling, headers=headers).status_code == 401, (path, header)
+        assert guarded.http.request(method, path, headers=KEY).status_code != 401
+        assert guarded.http.request(method, f"{guarded.url}/{path}", headers=KEY).status_code == 404
+        for other in ("HEAD", "OPTIONS", "PUT", "DELETE"):
+            assert guarded.http.request(other, path).status_code == 401, (other, path)
+            assert guarded.http.request(other, path, headers=KEY).status_code != 401
     assert guarded.post("/v1/completions", {"prompt": "x"}, headers=KEY).status_code == 200
     assert (
         guarded.post("/v1/completions", {"prompt": "x"}, headers={"authorization": "bearer other"}).status_code == 200

@@ -132,8 +132,9 @@ def test_unknown_routes_and_methods(server: Server) -> None:
 
 
 def test_unknown_fields_warn(server: Server) -> None:
-    answer = server.complete(max_token=5, temprature=0)
+    answer = server.complete(max_token=5, temprature=0, guided_jsn={})
     assert answer.status_code == 200
+    assert "'guided_jsn'" in answer.headers["x-inferir-warning"]
     assert "did you mean max_tokens?" in answer.headers["x-inferir-warning"]
     assert "'temprature'" in answer.headers["x-inferir-warning"]
     assert any("temprature" in line for line in server.lines())
