@@ -7,11 +7,13 @@ value that switches them off. Unknown fields give a warning, or an error in stri
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from inferir.runtime.sampling import SamplingParams
 from inferir.server.errors import ApiError
 
 MAX_N = 128
@@ -65,11 +67,9 @@ def listed(most: int) -> Check:
     return check
 
 
-SAMPLING = (
-    *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "include_stop_str_in_output"),
-    *("ignore_eos", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
-    *("bad_words", "allowed_token_ids", "prompt_logprobs", "skip_special_tokens"),
-)
+# What the server reads itself: in other units, by other names, or for each route in its own way.
+_OWN = ("max_tokens", "n", "logprobs", "structured")
+SAMPLING = tuple(f.name for f in dataclasses.fields(SamplingParams) if f.name not in _OWN)
 
 _COMMON: dict[str, Check] = {
     "model": string,
