@@ -13,12 +13,18 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", re.IGNORECASE)
 
 
+SHARED_TOKENS = 256
+"""Tokens per step by default while there are several requests: enough for the matrix products to be efficient, and few
+enough that a prompt's first token, and the next token of those that already answer, need not wait for long prompts."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
     """What a user may choose when an artifact is loaded; None leaves it to the artifact and the machine.
 
     kv_cache_memory: bytes for the KV cache, as a number or like "2GiB". max_num_seqs: requests that run at once.
-    max_num_batched_tokens: tokens per step. max_model_len: tokens per request, prompt included. threads: compute
+    max_num_batched_tokens: tokens per step; by default the artifact's limit for a request that is alone, and
+    `SHARED_TOKENS` where several wait for each other. max_model_len: tokens per request, prompt included. threads: compute
     threads. enable_prefix_caching: reuse the cache of equal beginnings. scheduling_policy: "fcfs" or "priority".
     long_prefill_tokens: prompt tokens that one request computes per step at most while there are others. max_waiting:
     requests that may queue beyond the free seats before `QueueFullError`; None for any number, as for the limit before.
@@ -48,6 +54,7 @@ class EngineOptions:
             policy=self.scheduling_policy,
             long_prefill=_count("long_prefill_tokens", self.long_prefill_tokens, 1),
             max_waiting=_count("max_waiting", self.max_waiting, 0),
+            shared_tokens=SHARED_TOKENS if self.max_num_batched_tokens is None else None,
         )
 
     def kv_bytes(self) -> int | None:

@@ -25,7 +25,9 @@ class SchedulerOptions:
     max_seqs: requests at once. max_tokens: tokens per step. max_rows: logit rows per step (default: max_seqs).
     watermark: share of blocks left free on admission. policy: "fcfs" or "priority" (lower numbers first). long_prefill:
     the most prompt tokens that one request computes per step beside others; None for no limit. max_waiting: requests
-    that may queue beyond the free seats; None for no limit.
+    that may queue beyond the free seats; None for no limit. shared_tokens: tokens per step while there are several
+    requests, which then wait less for each other's prompts; None for max_tokens. Running requests that get a token each
+    leave at least as many to prompts.
     """
 
     max_seqs: int
@@ -35,6 +37,7 @@ class SchedulerOptions:
     policy: str = "fcfs"
     long_prefill: int | None = None
     max_waiting: int | None = None
+    shared_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_seqs < 1 or self.max_tokens < self.max_seqs:
@@ -150,11 +153,18 @@ class Scheduler:
         if self.options.policy == "priority":
             self._yield_to_first(plan)
         yielded = len(plan.preempted)
-        budget = _Budget(self.options.max_tokens, self.options.rows)
+        budget = _Budget(self._step_tokens(), self.options.rows)
         self._advance_running(plan, budget)
         if len(plan.preempted) == yielded:
             self._admit_waiting(plan, budget)
         return plan
+
+    def _step_tokens(self) -> int:
+        """Tokens of the next step at most."""
+        shared, most = self.options.shared_tokens, self.options.max_tokens
+        if shared is None or len(self.running) + len(self.waiting) <= 1:
+            return most
+        return min(most, max(shared, 2 * len(self.running)))
 
     def complete(self, plan: StepPlan) -> None:
         """The step has run: its tokens are computed, and blocks that it filled may be found by others."""

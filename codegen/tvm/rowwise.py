@@ -30,6 +30,7 @@ from inferir.ir.graph import Graph, Node, Value
 from inferir.ir.registry import REDUCTION, has_trait
 
 ELEMENTS_PER_CHUNK = 16 * 1024
+LEAST_ELEMENTS = 512  # fewer take less time than handing out the chunk
 CHUNKS = 8  # chunks that an operation over the most rows of its bucket should have, so that a few threads share it
 LANES = 16
 
@@ -201,7 +202,7 @@ class _RowKernel:
         for root in self.roots:
             size = math.prod(root.shapes[0])
             widest = max(widest, size)
-        return max(1, min(ELEMENTS_PER_CHUNK // widest, self.most_rows // CHUNKS))
+        return max(1, min(ELEMENTS_PER_CHUNK // widest, max(self.most_rows // CHUNKS, LEAST_ELEMENTS // widest)))
 
     def _declare_locals(self, out: Writer) -> None:
         for root in self.roots:

@@ -187,6 +187,33 @@ def test_long_prompts_are_limited_beside_others_only() -> None:
     assert shape(s.schedule()) == [("a", 9)]
 
 
+def test_steps_are_smaller_while_several_requests_share_them() -> None:
+    s = make(shared_tokens=6)
+    request(s, "a", 30)
+    alone = s.schedule()
+    assert shape(alone) == [("a", 16)]
+    apply(s, alone)
+    for name in "bc":
+        request(s, name, 9)
+    steps = []
+    for _ in range(4):
+        plan = s.schedule()
+        steps.append(shape(plan))
+        apply(s, plan)
+    assert steps == [[("a", 6)], [("a", 6)], [("a", 2), ("b", 4)], [("a", 1), ("b", 5)]]
+
+
+def test_shared_steps_leave_prompts_as_many_tokens_as_running_requests_take() -> None:
+    s = make(shared_tokens=1, max_seqs=4, max_tokens=16)
+    for name in "abc":
+        request(s, name, 1)
+    for _ in range(3):
+        apply(s, s.schedule())
+    assert len(s.running) == 3
+    request(s, "d", 9)
+    assert shape(s.schedule()) == [("a", 1), ("b", 1), ("c", 1), ("d", 3)]
+
+
 def test_queue_limit_counts_what_finds_no_seat() -> None:
     s = make(max_seqs=2, max_waiting=1)
     for name in "abc":
