@@ -24,9 +24,9 @@ class EngineOptions:
 
     kv_cache_memory: bytes for the KV cache, as a number or like "2GiB". max_num_seqs: requests that run at once.
     max_num_batched_tokens: tokens per step; by default the artifact's limit for a request that is alone, and
-    `SHARED_TOKENS` where several wait for each other. max_model_len: tokens per request, prompt included. threads: compute
-    threads. enable_prefix_caching: reuse the cache of equal beginnings. scheduling_policy: "fcfs" or "priority".
-    long_prefill_tokens: prompt tokens that one request computes per step at most while there are others. max_waiting:
+    `SHARED_TOKENS` where several wait for each other. max_model_len: tokens per request, prompt included. threads:
+    compute threads. enable_prefix_caching: reuse the cache of equal beginnings. scheduling_policy: "fcfs" or
+    "priority". long_prefill_tokens: prompt tokens that one request computes per step at most while there are others. max_waiting:
     requests that may queue beyond the free seats before `QueueFullError`; None for any number, as for the limit before.
     """
 
