@@ -31,7 +31,7 @@ from inferir.ir.artifact import read_manifest
 
 PARTS = 4
 SECONDS = 10.0
-CONTEXT = 128  # so that an answer without a limit of its own is short, too
+CONTEXT = 96  # so that an answer without a limit of its own is short, too
 GROWTH_LIMIT = 48 * 2**20  # compiled grammars are kept, within limits
 REFERENCE = {"prompt": "Tell me about the sea.", "max_tokens": 24, "temperature": 0, "ignore_eos": True, "stream": True}
 
@@ -48,17 +48,19 @@ class Report:
     references: int = 0
     slowest: float = 0.0
     slowest_kind: str = ""
+    last_pause: float = 0.0
     memory: list[int] = field(default_factory=list)
     files: list[int] = field(default_factory=list)
     seconds: float = 0.0
     schemathesis: str | None = None
 
-    def check(self, case: Case, response: httpx.Response, seconds: float) -> None:
+    def check(self, case: Case, response: httpx.Response, started: float) -> None:
         """Count an answer and say what is wrong with it."""
         status = response.status_code
         self.statuses.setdefault(case.kind, Counter())[status] += 1
         self.malformed += case.malformed
-        if seconds > self.slowest:
+        seconds = time.monotonic() - started
+        if seconds > self.slowest and self.last_pause < started - 1:
             self.slowest, self.slowest_kind = round(seconds, 2), case.kind
         text = response.text
         if status >= 500 or status < 200:
@@ -79,22 +81,20 @@ class Report:
         self.problems.append(f"{case.kind}: {text}: {case.path} {case.content[:300]!r}")
 
 
-async def fuzz(url: str, work: Iterator[Case], together: int, report: Report) -> None:
-    """Send all cases, and look after the server meanwhile."""
+async def fuzz(server: Served, work: Iterator[Case], together: int, report: Report) -> None:
+    """Send all cases, and look after the server meanwhile. Those during which the engine was paused are sent again."""
     limits = httpx.Limits(max_connections=together + 2)
-    async with httpx.AsyncClient(base_url=url, timeout=SECONDS, limits=limits) as http:
+    async with httpx.AsyncClient(base_url=server.url, timeout=SECONDS, limits=limits) as http:
 
         async def send() -> None:
             for case in work:
-                started = time.monotonic()
-                try:
-                    async with asyncio.timeout(SECONDS):
-                        response = await http.post(case.path, content=case.content, headers=dict(case.headers))
-                    report.check(case, response, time.monotonic() - started)
-                except (httpx.HTTPError, TimeoutError) as error:
-                    report.problem(case, f"no answer in {time.monotonic() - started:.1f} s: {error!r}")
+                while not await _send(http, case, report):
+                    pass
 
-        watching = [asyncio.create_task(_watch_health(http, report)), asyncio.create_task(_watch_answers(http, report))]
+        watching = [
+            asyncio.create_task(_watch_health(http, server, report)),
+            asyncio.create_task(_watch_answers(http, report)),
+        ]
         await asyncio.gather(*(send() for _ in range(together)))
         for task in watching:
             task.cancel()
@@ -102,8 +102,24 @@ async def fuzz(url: str, work: Iterator[Case], together: int, report: Report) ->
         report.problems += [f"watching failed: {r!r}" for r in results if not isinstance(r, asyncio.CancelledError)]
 
 
-async def _watch_health(http: httpx.AsyncClient, report: Report) -> None:
+async def _send(http: httpx.AsyncClient, case: Case, report: Report) -> bool:
+    """Send one and judge its answer; False if that must be done again."""
+    started = time.monotonic()
+    try:
+        async with asyncio.timeout(SECONDS):
+            response = await http.post(case.path, content=case.content, headers=dict(case.headers))
+        report.check(case, response, started)
+    except (httpx.HTTPError, TimeoutError) as error:
+        if report.last_pause > started - 1:
+            return False
+        report.problem(case, f"no answer in {time.monotonic() - started:.1f} s: {error!r}")
+    return True
+
+
+async def _watch_health(http: httpx.AsyncClient, server: Served, report: Report) -> None:
     while True:
+        if server.engine_paused():
+            report.last_pause = time.monotonic()
         response = await http.get("/health")
         report.health_checks += 1
         if response.status_code != 200:
@@ -114,7 +130,7 @@ async def _watch_health(http: httpx.AsyncClient, report: Report) -> None:
 async def _watch_answers(http: httpx.AsyncClient, report: Report) -> None:
     first = ""
     while True:
-        response = await http.post(COMPLETIONS, json=REFERENCE, timeout=60)
+        response = await http.post(COMPLETIONS, json=REFERENCE, timeout=None)
         texts = [json.loads(line[6:])["choices"][0]["text"] for line in response.text.splitlines() if line[6:7] == "{"]
         report.references += 1
         first = first or "".join(texts)
@@ -159,7 +175,7 @@ def run(artifact: str, options: argparse.Namespace) -> Report:
         size = -(-len(all_cases) // PARTS)
         for begin in range(0, len(all_cases), size):
             part = all_cases[begin : begin + size]
-            asyncio.run(fuzz(server.url, iter(part), options.together, report))
+            asyncio.run(fuzz(server, iter(part), options.together, report))
             _settle(server, report)
         if options.schemathesis:
             run_schemathesis(options.schemathesis, server.url, report)

@@ -73,6 +73,11 @@ class Served:
         """Of the front process and of the engine process."""
         return {"front": Footprint.of(self.process.pid), "engine": Footprint.of(self.engine_pid())}
 
+    def engine_paused(self) -> bool:
+        """Whether somebody has stopped the engine process, as a shell or a debugger does."""
+        stat = Path(f"/proc/{self.engine_pid()}/stat").read_text()
+        return stat.rsplit(")", 1)[1].split()[0] in "Tt"
+
     def get(self, path: str) -> httpx.Response:
         return httpx.get(self.url + path, timeout=10)
 
