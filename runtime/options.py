@@ -26,8 +26,9 @@ class EngineOptions:
     max_num_batched_tokens: tokens per step; by default the artifact's limit for a request that is alone, and
     `SHARED_TOKENS` where several wait for each other. max_model_len: tokens per request, prompt included. threads:
     compute threads. enable_prefix_caching: reuse the cache of equal beginnings. scheduling_policy: "fcfs" or
-    "priority". long_prefill_tokens: prompt tokens that one request computes per step at most while there are others. max_waiting:
-    requests that may queue beyond the free seats before `QueueFullError`; None for any number, as for the limit before.
+    "priority". long_prefill_tokens: prompt tokens that one request computes per step at most while there are others.
+    max_waiting: requests that may queue beyond the free seats before `QueueFullError`; None for any number, as for the
+    limit before.
     """
 
     kv_cache_memory: int | str | None = None
