@@ -120,6 +120,8 @@ def _tell_defaults(service: Service) -> None:
 def _web_server(app: object) -> uvicorn.Server:
     import uvicorn
 
+    from inferir.server.protocol import PatientProtocol
+
     class Server(uvicorn.Server):
         """Signals are ours."""
 
@@ -132,7 +134,7 @@ def _web_server(app: object) -> uvicorn.Server:
             app,  # type: ignore[arg-type]
             lifespan="off",
             ws="none",
-            http="h11",
+            http=PatientProtocol,
             loop="asyncio",
             log_config=None,
             access_log=False,
