@@ -87,7 +87,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--client", choices=("auto", "vllm", "inferir"), default="auto", help="load generator")
     parser.add_argument("--vocab-size", type=int, default=10000, help="inferir's client draws token ids below this")
     parser.add_argument("--dtype", default="bfloat16", help="element type of vLLM")
-    parser.add_argument("--start-timeout", type=float, default=300.0, help="seconds that a server has to start")
+    parser.add_argument("--start-timeout", type=float, default=600.0, help="seconds that a server has to start")
     return parser.parse_args()
 
 

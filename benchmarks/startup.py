@@ -21,7 +21,7 @@ def main() -> None:
     peers.add_arguments(parser)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--dtype", default="bfloat16", help="element type of vLLM")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds that a server has to start")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds that a server has to start")
     given = parser.parse_args()
     chosen = peers.given_peers(given, KINDS)
     name = peers.model_name(given)
