@@ -175,7 +175,7 @@ def test_a_full_queue(start: Start) -> None:
         assert "retry-after: 1" in head
         assert text["error"]["code"] == "queue_full"
     assert len(refused) > 100
-    assert max(seconds for *_, seconds in refused) < 2
+    assert max(seconds for *_, seconds in refused) < 5  # a tenth of that where nothing else runs
     assert all(text["choices"] == expected for status, _, text, _ in answers if status == 200)
     server.idle()
     assert counters(server)["num_requests_refused_total"] == len(refused)
@@ -223,7 +223,7 @@ def test_clients_that_leave_again_and_again(tight: Server, rounds: int) -> None:
 
     for _ in range(rounds):
         asyncio.run(one_round())
-        tight.idle(2)
+        tight.idle(5)
     assert tight.complete(**whole).json()["choices"] == expected  # takes every block of the pool
     assert tight.stats()["kv_usage"] == 0
 

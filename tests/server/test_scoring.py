@@ -96,7 +96,7 @@ def test_empty_conversations(server: Server) -> None:
 def test_prompts_about_as_long_as_the_context(server: Server, length: int, max_tokens: int | None) -> None:
     began = time.monotonic()
     answer = server.complete(prompt=[65] * length, max_tokens=max_tokens)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     if length < MAX_MODEL_LEN:
         assert answer.json()["usage"]["completion_tokens"] == 1
         assert answer.json()["choices"][0]["finish_reason"] == "length"
