@@ -76,6 +76,7 @@ def run(
 
 
 def main() -> None:
+    processes.end_in_order()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     peers.add_arguments(parser)
     add_workload_arguments(parser, "1,16")

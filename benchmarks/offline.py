@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import peers, report
 from benchmarks.engine_process import EngineProcess, started
-from benchmarks.processes import turn
+from benchmarks.processes import end_in_order, turn
 
 PROMPT = 16  # tokens in the prompt of a decode workload
 
@@ -69,6 +69,7 @@ def add_workload_arguments(parser: argparse.ArgumentParser, sequences: str) -> N
 
 
 def main() -> None:
+    end_in_order()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     peers.add_arguments(parser)
     parser.add_argument("model", nargs="?", help="the same model for transformers: a folder or GGUF file")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +18,11 @@ class Pausable(Protocol):
     def pause(self) -> None: ...
 
     def resume(self) -> None: ...
+
+
+def end_in_order() -> None:
+    """Let a termination signal unwind this program, so that it ends the processes that it has started and stopped."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def tree(pid: int) -> list[int]:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from benchmarks import peers, report
 from benchmarks.load_generator import METRICS, Client, Load, client, question
 from benchmarks.offline import numbers
-from benchmarks.processes import turn
+from benchmarks.processes import end_in_order, turn
 from benchmarks.server_process import KINDS, Room, ServerProcess, served
 
 Results = dict[str, dict[str, dict[str, list[float]]]]
@@ -92,6 +92,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
+    end_in_order()
     given = parse()
     chosen = peers.given_peers(given, KINDS)
     name, work = peers.model_name(given), loads(given)

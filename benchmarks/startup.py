@@ -13,10 +13,12 @@ import argparse
 import sys
 
 from benchmarks import peers, report
+from benchmarks.processes import end_in_order
 from benchmarks.server_process import KINDS, Room, ServerProcess
 
 
 def main() -> None:
+    end_in_order()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     peers.add_arguments(parser)
     parser.add_argument("--repetitions", type=int, default=5)
