@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from inferir.commands.http_client import Client, HttpError
-from inferir.commands.streaming import Answer
+from inferir.commands.streaming import Answer, on_interrupt
 from inferir.ir.errors import RequestError
 
 
@@ -58,7 +57,7 @@ class RemoteConversation:
         first = [] if self.system is None else [{"role": "system", "content": self.system}]
         reply = _Reply(write)
         try:
-            whole = _run(reply.read(self.client, {**self.fields, "messages": first + said}))
+            whole = _run(reply, reply.read(self.client, {**self.fields, "messages": first + said}))
         except HttpError as error:
             if error.status == 400:
                 raise RequestError(str(error).removeprefix("status 400: "), "messages") from None
@@ -71,9 +70,10 @@ class RemoteConversation:
 
 
 class _Reply:
-    """One answer as it comes."""
+    """One answer as it comes, until it is `stopped`."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
+        self.stopped = False
         self._write = write
         self._start = time.perf_counter()
         self._first = 0.0
@@ -94,6 +94,8 @@ class _Reply:
                         self._first = self._first or time.perf_counter() - self._start
                         self._parts.append(text)
                         self._write(text)
+                if self.stopped:
+                    return
 
     def answer(self, *, interrupted: bool) -> Answer:
         """What came. A server that was interrupted has not counted the tokens: then pieces of text are counted."""
@@ -103,21 +105,23 @@ class _Reply:
         return Answer("".join(self._parts), self._usage.get("prompt_tokens", 0), tokens, self._first, total, reason)
 
 
-def _run(work: Coroutine[Any, Any, None]) -> bool:
-    """Run `work` to its end; False if Ctrl-C ended it."""
+def _run(reply: _Reply, work: Coroutine[Any, Any, None]) -> bool:
+    """Run `work`, which reads `reply`, to its end; False if Ctrl-C ended it."""
 
     async def guarded() -> bool:
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(ValueError, RuntimeError):  # only the main thread gets signals
-            loop.add_signal_handler(signal.SIGINT, task.cancel)
-        try:
-            await task
-        except asyncio.CancelledError:
-            return False
-        finally:
-            loop.remove_signal_handler(signal.SIGINT)
-        return True
+
+        def stop() -> None:
+            reply.stopped = True  # for pieces that are here already
+            loop.call_soon_threadsafe(task.cancel)  # for waiting
+
+        with on_interrupt(stop):
+            try:
+                await task
+            except asyncio.CancelledError:
+                return False
+        return not reply.stopped
 
     return asyncio.run(guarded())
 

@@ -103,17 +103,27 @@ def write(text: str) -> None:
 def interrupt_flag() -> Iterator[threading.Event]:
     """Inside, the first Ctrl-C sets the event instead of raising `KeyboardInterrupt`; a second one raises."""
     event = threading.Event()
+    with on_interrupt(event.set):
+        yield event
+
+
+@contextmanager
+def on_interrupt(call: Callable[[], object]) -> Iterator[None]:
+    """Inside, the first Ctrl-C makes a call instead of raising `KeyboardInterrupt`; a second one raises."""
     if threading.current_thread() is not threading.main_thread():
-        yield event  # only the main thread gets signals
+        yield  # only the main thread gets signals
         return
+    called = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if event.is_set():
+        nonlocal called
+        if called:
             raise KeyboardInterrupt
-        event.set()
+        called = True
+        call()
 
     before = signal.signal(signal.SIGINT, handle)
     try:
-        yield event
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
