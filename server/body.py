@@ -7,15 +7,19 @@ import json
 import math
 from typing import Any, NoReturn
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from inferir.server.errors import ApiError
+from inferir.server.responses import ClientGoneError
 
 READ_SECONDS = 30.0
 
 
 async def read_json(request: Request, limit: int) -> dict[str, Any]:
-    """The body as a JSON object of at most `limit` bytes. Raises `ApiError` with status 400, 408 or 413."""
+    """The body as a JSON object of at most `limit` bytes.
+
+    Raises `ApiError` with status 400, 408 or 413, and `ClientGoneError` if the client leaves before its end.
+    """
     kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise ApiError(400, f"the content type is {kind!r}; send application/json")
@@ -23,6 +27,8 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
         return parse_object(await asyncio.wait_for(_read(request, limit), READ_SECONDS))
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {READ_SECONDS:g} s") from None
+    except ClientDisconnect:
+        raise ClientGoneError from None
 
 
 async def _read(request: Request, limit: int) -> bytes:

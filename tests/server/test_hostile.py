@@ -204,6 +204,17 @@ def test_deep_nesting_and_large_headers(server: Server) -> None:
         assert answer == b"" or b" 4" in answer.splitlines()[0]
 
 
+def test_clients_that_leave_within_the_body(server: Server) -> None:
+    head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    for i in range(10):
+        with connect(server) as connection:
+            connection.sendall(f"{head}content-length: 100\r\n\r\n{{".encode())
+            time.sleep(0.01 * i)
+    assert server.complete().status_code == 200
+    time.sleep(0.2)
+    assert not any("Traceback" in line for line in server.lines())
+
+
 @pytest.mark.usefixtures("healthy")
 def test_a_hundred_slow_clients(server: Server) -> None:
     """They send a byte now and then, some within the headers and some within the body; others are served meanwhile."""
