@@ -99,6 +99,20 @@ def test_decode_time_leaves_out_prefill_and_first_token(monkeypatch: pytest.Monk
     assert measure({"kind": "prefill", "prompt": [7, 8, 9]}) == {"seconds": 6, "tokens": 3}
 
 
+def test_a_decode_time_below_zero_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, pauses = [0.0], [0.0, 9.0, 1.0, 2.0, 5.0]
+
+    def run(prompts: list[list[int]], tokens: int) -> None:
+        clock[0] += pauses.pop(0) if pauses else 1.0
+
+    measure = protocol.timed(run)
+    monkeypatch.setattr(protocol.time, "perf_counter", lambda: clock[0])
+    work: dict[str, Any] = {"kind": "decode", "sequences": 1, "prompt": [7], "tokens": 4}
+    assert measure(work) == {"seconds": 3, "tokens": 3}
+    with pytest.raises(SystemExit, match="too busy"):
+        measure(work)
+
+
 def test_workloads_fit_in_what_engines_are_told() -> None:
     work = offline.workloads([1, 70], [100, 4096], 8)
     assert list(work) == ["decode 1", "decode 70", "prefill 100", "prefill 4096"]
