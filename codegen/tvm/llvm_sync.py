@@ -6,7 +6,8 @@ System calls are inline assembly, so a bucket module needs no symbol from outsid
 from __future__ import annotations
 
 _SYSCALL = '"={rax},{rax},{rdi},{rsi},{rdx},{r10},{r8},{r9},~{rcx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"'
-_FUTEX, _SCHED_YIELD = 202, 24
+_FUTEX, _SCHED_YIELD, _NANOSLEEP = 202, 24, 35
+NAP_NANOSECONDS = 2_000_000
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 
 
@@ -49,6 +50,11 @@ SYNC: dict[str, tuple[str, str, str]] = {
             "store i64 %t, ptr %q, align 8",
             "ret i32 0",
         ),
+    ),
+    "inf_cycles": (
+        "int64",
+        "declare i64 @llvm.readcyclecounter()",
+        _function("i64", "inf_cycles", "", "%r = call i64 @llvm.readcyclecounter()", "ret i64 %r"),
     ),
     "inf_load_i32": (
         "int32",
@@ -110,6 +116,22 @@ SYNC: dict[str, tuple[str, str, str]] = {
         _function("i32", "inf_pause", "", "call void @llvm.x86.sse2.pause()", "ret i32 0"),
     ),
     "inf_yield": ("int32", "", _function("i32", "inf_yield", "", f"%r = {_syscall(_SCHED_YIELD)}", "ret i32 0")),
+    "inf_nap": (
+        "int32",
+        "",
+        _function(
+            "i32",
+            "inf_nap",
+            "",
+            "%t = alloca [2 x i64], align 8",
+            "store i64 0, ptr %t, align 8",
+            "%n = getelementptr i64, ptr %t, i64 1",
+            f"store i64 {NAP_NANOSECONDS}, ptr %n, align 8",
+            "%a = ptrtoint ptr %t to i64",
+            f"%r = {_syscall(_NANOSLEEP, 'i64 %a')}",
+            "ret i32 0",
+        ),
+    ),
     "inf_futex_wait": ("int32", "", _futex("inf_futex_wait", _WAIT_PRIVATE)),
     "inf_futex_wake": ("int32", "", _futex("inf_futex_wake", _WAKE_PRIVATE)),
     "inf_call": (

@@ -19,10 +19,15 @@ calls chunks through the dispatch address in the control block, so workers outli
 module; the module whose `inferir_worker` runs must stay loaded. Idle workers spin, then sleep on a futex. It returns
 after the stop word is set and the epoch word raised and woken (`inferir_stop(int64 *ctrl)` does all of that).
 
+A worker that loses its core to another process in the middle of a chunk holds up the step until it is back. The leader
+sees that it waits out of proportion and sets the late word; a worker that finds it set `LATE_EVENTS` times in short
+order works `WORK_CYCLES` and naps in turn for a while, so that it gives up its core between chunks and not within one.
+
 Control block: int64[CTRL_WORDS], 64-byte aligned, zeroed by the host, which then sets the fields marked H once:
 
     word   0  ticket: chunks of the operation << 32 | next chunk
     word   8  chunks done
+    word   9  late: the leader waits for the last chunks longer than it should (int32)
     word  16  address of the operation's table row; 17 counts; 18 address of the dispatch function
     word  24  epoch, the futex word (int32)
     word  32  number of sleeping workers (int32)
@@ -43,8 +48,13 @@ from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel, Writer
 from inferir.ir.errors import CodegenError
 
 CTRL_WORDS = 64
+LATE = 9
 TICKET, DONE, ROW, COUNTS, DISPATCH, EPOCH, SLEEPERS = 0, 8, 16, 17, 18, 24, 32
 STOP, WORKERS, SPIN, SCRATCH, SCRATCH_BYTES, PROFILE = 40, 41, 42, 43, 44, 45
+# Times in cycles of the time stamp counter, 2 to 4 per nanosecond.
+LATE_CYCLES = 500_000  # beyond four times the leader's own mean chunk
+LATE_WINDOW, LATE_EVENTS = 100_000_000, 3  # so many in a row within so long are no accident
+WORK_CYCLES, NAPS = 3_000_000, 32  # how long a disturbed worker works between naps, and how many it takes
 _EXPORT = 'T.func_attr({{"global_symbol": "{}", "calling_conv": 2}})'
 _LOW = "T.int64(4294967295)"
 
@@ -147,11 +157,15 @@ def _run_op(w: Writer) -> None:
     with w.block(f"def run_op({params}, total: T.int32) -> T.int32:"):
         w.line(f'CTRL = T.decl_buffer(({CTRL_WORDS},), "int64", data=ctrl)')
         w.line('more = T.alloc_buffer((1,), "int32")')
+        w.line('own = T.alloc_buffer((1,), "int64")')
+        w.line("own[0] = T.int64(1)")
+        w.line(f"T.evaluate({sync('inf_store_i32', _address(LATE), 'T.int32(0)')})")
         w.line(f"T.evaluate({sync('inf_store_i64', _address(DONE), 'T.int64(0)')})")
         ticket = "T.shift_left(T.cast(total, 'int64'), T.int64(32))"
         w.line(f"T.evaluate({sync('inf_store_i64', _address(TICKET), ticket)})")
         with w.block(f"if {sync('inf_load_i32', _address(SLEEPERS))} > 0:"):
             _wake(w)
+        w.line(f"start: T.let[T.int64] = {sync('inf_cycles')}")
         w.line("more[0] = 1")
         with w.block("while more[0] == 1:"):
             w.line(f"ticket: T.let[T.int64] = {sync('inf_load_i64', _address(TICKET))}")
@@ -161,13 +175,19 @@ def _run_op(w: Writer) -> None:
             with w.block(f"elif {sync('inf_cas_i64', _address(TICKET), 'ticket', 'ticket + T.int64(1)')} == 1:"):
                 w.line("T.evaluate(Mod.dispatch(row, chunk, counts, scratch))")
                 w.line(f"T.evaluate({sync('inf_add_i64', _address(DONE), 'T.int64(1)')})")
+                w.line("own[0] = own[0] + T.int64(1)")
         w.line("more[0] = 0")
+        w.line(f"ready: T.let[T.int64] = {sync('inf_cycles')}")
+        patience = f"T.truncdiv((ready - start) * T.int64(4), own[0]) + T.int64({LATE_CYCLES})"
+        w.line(f"patience: T.let[T.int64] = {patience}")
         with w.block(f"while {sync('inf_load_i64', _address(DONE))} < T.cast(total, 'int64'):"):
             with w.block("if more[0] < 2000:"):
                 w.line("more[0] = more[0] + 1")
                 w.line(f"T.evaluate({sync('inf_pause')})")
             with w.block("else:"):
                 w.line(f"T.evaluate({sync('inf_yield')})")
+                with w.block(f"if {sync('inf_cycles')} - ready > patience:"):
+                    w.line(f"T.evaluate({sync('inf_store_i32', _address(LATE), 'T.int32(1)')})")
         w.line("return T.int32(0)")
 
 
@@ -183,6 +203,9 @@ def _worker(w: Writer) -> None:
         w.line(f'CTRL = T.decl_buffer(({CTRL_WORDS},), "int64", data=ctrl)')
         w.line('idle = T.alloc_buffer((1,), "int32")')
         w.line("idle[0] = 0")
+        for name in ("naps", "since", "lates", "last"):
+            w.line(f'{name} = T.alloc_buffer((1,), "int64")')
+            w.line(f"{name}[0] = T.int64(0)")
         at = f"CTRL[{SCRATCH}] + CTRL[{SCRATCH_BYTES}] * T.cast(tid, 'int64')"
         scratch = sync("inf_ptr", at)
         w.line(f"spin: T.let[T.int32] = T.cast(CTRL[{SPIN}], 'int32')")
@@ -216,7 +239,25 @@ def _claim_and_run(w: Writer, scratch: str) -> None:
             chunk = f"T.cast(T.bitwise_and(ticket, {_LOW}), 'int32')"
             function = sync("inf_load_i64", _address(DISPATCH))
             w.line(f"T.evaluate({sync('inf_call', function, row, chunk, counts, scratch)})")
+            w.line(f"late: T.let[T.int32] = {sync('inf_load_i32', _address(LATE))}")
             w.line(f"T.evaluate({sync('inf_add_i64', _address(DONE), 'T.int64(1)')})")
+            _give_way(w)
+
+
+def _give_way(w: Writer) -> None:
+    """After a chunk: count late ones, and nap between chunks while another process wants the core."""
+    with w.block("if T.Or(late == 1, naps[0] > T.int64(0)):"):
+        w.line(f"now: T.let[T.int64] = {sync('inf_cycles')}")
+        with w.block("if late == 1:"):
+            again = f"now - last[0] < T.int64({LATE_WINDOW})"
+            w.line(f"lates[0] = T.Select({again}, lates[0] + T.int64(1), T.int64(1))")
+            w.line("last[0] = now")
+            with w.block(f"if lates[0] >= T.int64({LATE_EVENTS}):"):
+                w.line(f"naps[0] = T.int64({NAPS})")
+        with w.block(f"if T.And(naps[0] > T.int64(0), now - since[0] > T.int64({WORK_CYCLES})):"):
+            w.line("naps[0] = naps[0] - T.int64(1)")
+            w.line(f"T.evaluate({sync('inf_nap')})")
+            w.line(f"since[0] = {sync('inf_cycles')}")
 
 
 def _stop(w: Writer) -> None:

@@ -91,6 +91,28 @@ def test_workers_serve_the_modules_of_several_buckets(
         assert (y == 100).all()
 
 
+def test_a_worker_that_is_late_is_noticed_and_loses_nothing(
+    host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray]
+) -> None:
+    """Chunk 1 sleeps, like one whose core is taken away, and chunk 0 takes just long enough for a worker to take it."""
+    pause, nap = (f'T.evaluate(T.call_extern("int32", "{name}"))' for name in ("inf_pause", "inf_nap"))
+    turn = f"for i in range(2000):\n            {pause}"
+    slow = _kernel(
+        "slow", "2", f"if chunk == 1:\n        {nap}\n    else:\n        {turn}\n    Y[chunk] = X[chunk] + 1"
+    )
+    run = runner([slow, _add("add3", "n_t", 3)], host, workers=1, spin=20000)
+    x, y, z = (aligned(np.arange(64, dtype=np.int32)) for _ in range(3))
+    table = run.table([(0, (x, y)), (1, (y, z))] * 8 + [(0, (x, y))])
+    late = 0
+    for _ in range(40):
+        y[:] = 0
+        run.step(table, n_t=2)
+        late += int(run.ctrl[pool.LATE])
+        assert y[:2].tolist() == [1, 2]
+        assert z[:2].tolist() == [4, 5]
+    assert late > 0
+
+
 def test_time_stamps(host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray]) -> None:
     run = runner([_add("add1", "n_t", 1)], host)
     x, y, stamps = (aligned(np.zeros(64, np.int64)) for _ in range(3))
