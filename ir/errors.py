@@ -52,6 +52,10 @@ class CacheError(InferirError):
     """The compile cache cannot be read or written; the message names the path."""
 
 
+class TuningError(InferirError):
+    """A file of tuning records is missing, malformed, of another format, or cannot be written; the message names it."""
+
+
 class ArtifactError(InferirError):
     """An artifact is incomplete, damaged or of another format version; the message names the file."""
 

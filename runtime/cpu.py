@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from inferir.ir.errors import EngineError
 
 MAX_THREADS = 1024
+_USUAL_CACHE = 32 << 20
+_CACHE_SIZE = re.compile(r"(\d+)([KMG]?)")
 
 
 def thread_count(requested: int | None = None, *, root: Path = Path("/sys/fs/cgroup")) -> int:
@@ -22,6 +25,19 @@ def thread_count(requested: int | None = None, *, root: Path = Path("/sys/fs/cgr
     count = len(os.sched_getaffinity(0))
     quota = cpu_quota(root)
     return max(1, count if quota is None else min(count, -int(-quota // 1)))
+
+
+def last_level_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """Bytes of the largest cache of a processor, as the system describes it in `root`; 32 MiB where it does not."""
+    sizes = []
+    for file in root.glob("index*/size"):
+        try:
+            found = _CACHE_SIZE.fullmatch(file.read_text().strip())
+        except OSError:
+            continue
+        if found:
+            sizes.append(int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]])
+    return max(sizes, default=_USUAL_CACHE) or _USUAL_CACHE
 
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from inferir.codegen.backend import KernelSource
 from inferir.codegen.tvm.build import build_module
 from inferir.codegen.tvm.pool import bucket_module_source
 from inferir.codegen.tvm.regions import Bounds, LoweredRegion, lower_region
+from inferir.codegen.tvm.tiles import Tiles
 from inferir.ir.bucket import Bucket
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph import Node
@@ -19,10 +20,11 @@ class TvmBackend:
     """Row-wise, matmul and attention regions as TVMScript chunk kernels.
 
     The product joins all kernels of a bucket and the step driver into one library (`bucket.build_buckets`); `lower` and
-    `build` do the same for a single kernel.
+    `build` do the same for a single kernel. `tiles` replace the default ones of matrix products.
     """
 
     bounds: Bounds
+    tiles: Tiles = field(default_factory=dict)
     name = "tvm"
 
     def supports(self, region: Node, bucket: Bucket, target: Target) -> str | None:
@@ -37,7 +39,7 @@ class TvmBackend:
         """The region as a chunk kernel. Raises `CodegenError` naming region and reason."""
         if target.kind != "cpu":
             raise CodegenError(f"the TVM backend makes kernels for CPU targets, not for {target.name}")
-        return lower_region(name, region, bucket, target, self.bounds)
+        return lower_region(name, region, bucket, target, self.bounds, self.tiles)
 
     def lower(self, name: str, region: Node, bucket: Bucket, target: Target) -> KernelSource:
         """The region as the text of a module with this one kernel. Raises `CodegenError`."""

@@ -1,7 +1,8 @@
 """The library of one bucket: its distinct regions lowered, joined with the step driver, built, and kept in the cache.
 
 The cache key of a bucket is the canonical text of its regions, the bucket, the bounds, the target record, the hash of
-the generator's own source and the toolchain's versions. Provenance is not part of it: a model of the same shape hits.
+the generator's own source, the toolchain's versions, and the tuned tiles of its products if there are any. Provenance
+is not part of it: a model of the same shape hits.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from inferir.codegen.tvm.build_pool import BuildJob, build_many
 from inferir.codegen.tvm.pool import bucket_module_source, scratch_bytes
 from inferir.codegen.tvm.regions import Bounds
 from inferir.codegen.tvm.source import ChunkKernel
+from inferir.codegen.tvm.tiles import NO_TILES, Product, Tiles, product_of
 from inferir.ir.bucket import Bucket
-from inferir.ir.cache_key import CacheKey, key_fields, source_hash
+from inferir.ir.cache_key import JSON, CacheKey, key_fields, source_hash
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph import Graph, Node
 from inferir.ir.manifest import KernelParam, KernelRecord
@@ -134,22 +136,39 @@ def toolchain() -> dict[str, str]:
     return {"apache-tvm": importlib.metadata.version("apache-tvm")}
 
 
-def bucket_key(regions: Mapping[str, Node], bucket: Bucket, target: Target, bounds: Bounds) -> CacheKey:
-    return CacheKey(
-        {
-            "regions": list(regions),
-            "bucket": key_fields(bucket),
-            "bounds": key_fields(bounds),
-            "target": target.record(),
-            "generator": generator_hash(),
-            "toolchain": toolchain(),
-        }
-    )
+def products(regions: Iterable[Node], bucket: Bucket, bounds: Bounds) -> dict[Product, Node]:
+    """The matrix products of a bucket, each with the first region that computes it."""
+    found: dict[Product, Node] = {}
+    for region in regions:
+        body: Graph = region.attrs["body"]
+        linear = next((n for n in body.nodes if n.op == "tensor.linear_packed"), None)
+        if region.attrs["anchor"] == "matmul" and linear is not None:
+            found.setdefault(product_of(linear, bucket, bounds.max_rows), region)
+    return found
 
 
-def lower_bucket(regions: Mapping[str, Node], bucket: Bucket, target: Target, bounds: Bounds) -> tuple[str, BucketMeta]:
+def bucket_key(
+    regions: Mapping[str, Node], bucket: Bucket, target: Target, bounds: Bounds, tiles: Tiles = NO_TILES
+) -> CacheKey:
+    components: dict[str, JSON] = {
+        "regions": list(regions),
+        "bucket": key_fields(bucket),
+        "bounds": key_fields(bounds),
+        "target": target.record(),
+        "generator": generator_hash(),
+        "toolchain": toolchain(),
+    }
+    tuned = sorted(tiles.keys() & products(regions.values(), bucket, bounds).keys())
+    if tuned:
+        components["tiles"] = [{**key_fields(p), **key_fields(tiles[p])} for p in tuned]
+    return CacheKey(components)
+
+
+def lower_bucket(
+    regions: Mapping[str, Node], bucket: Bucket, target: Target, bounds: Bounds, tiles: Tiles = NO_TILES
+) -> tuple[str, BucketMeta]:
     """Module text and kernel records. Raises `CodegenError` naming the region that cannot be lowered."""
-    backend = TvmBackend(bounds)
+    backend = TvmBackend(bounds, tiles)
     kernels: list[ChunkKernel] = []
     records: list[LoweredKernel] = []
     attn_tile = 1
@@ -180,13 +199,16 @@ def build_buckets(
     cache: CompileCache,
     jobs: int = 1,
     progress: Progress | None = None,
+    tiles: Tiles = NO_TILES,
 ) -> list[BuiltBucket]:
     """The libraries of all buckets, from the cache where they are stored, else built in up to `jobs` processes.
+
+    `tiles` replace the default ones of matrix products.
 
     Raises `CodegenError` for a region without kernel or a failed build, `CacheError` if a result cannot be stored.
     """
     unique = distinct(regions)
-    keys = [bucket_key(unique, b, target, bounds) for b in buckets]
+    keys = [bucket_key(unique, b, target, bounds, tiles) for b in buckets]
     found: dict[Bucket, BuiltBucket] = {}
     missing: list[tuple[Bucket, CacheKey, str]] = []
     for bucket, key in zip(buckets, keys, strict=True):
@@ -200,7 +222,7 @@ def build_buckets(
         progress(len(found), len(buckets))
     if missing:
         cache.require_writable()
-        lowered = [lower_bucket(unique, bucket, target, bounds) for bucket, _, _ in missing]
+        lowered = [lower_bucket(unique, bucket, target, bounds, tiles) for bucket, _, _ in missing]
         work = [BuildJob(b.name, text, target) for (b, _, _), (text, _) in zip(missing, lowered, strict=True)]
         done = len(found)
 

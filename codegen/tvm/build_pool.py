@@ -38,7 +38,7 @@ def build_many(jobs: Sequence[BuildJob], workers: int = 0, progress: Progress | 
     """Build all jobs and return their shared objects in order.
 
     `workers` processes at most (0: one per CPU this process may use). Raises the first `CodegenError`, which names the
-    job; the other jobs are given up then.
+    job; the other jobs are given up then. Interrupted, it ends all processes at once.
     """
     count = min(workers or len(os.sched_getaffinity(0)), len(jobs))
     results: list[bytes | None] = [None] * len(jobs)
@@ -47,10 +47,12 @@ def build_many(jobs: Sequence[BuildJob], workers: int = 0, progress: Progress | 
     for index in sorted(range(len(jobs)), key=lambda i: -len(jobs[i].source)):
         waiting.put(index)
     lock = threading.Lock()
+    started: list[_Worker] = []
 
     def serve() -> None:
         try:
             with _Worker() as worker:
+                started.append(worker)
                 while not errors:
                     try:
                         index = waiting.get_nowait()
@@ -68,8 +70,14 @@ def build_many(jobs: Sequence[BuildJob], workers: int = 0, progress: Progress | 
     threads = [threading.Thread(target=serve, daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        errors.append(CodegenError("building kernels was interrupted"))
+        for worker in started:
+            worker.kill()
+        raise
     if errors:
         raise errors[0]
     return [r for r in results if r is not None]
@@ -86,6 +94,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            process_group=0,  # Ctrl-C is for this process alone, which ends its workers then
         )
         return self
 
@@ -93,10 +102,13 @@ class _Worker:
         if self._process.stdin:
             self._process.stdin.close()
         if exception[0] is not None:
-            self._process.kill()
+            self.kill()
         self._process.wait()
         if self._process.stdout:
             self._process.stdout.close()
+
+    def kill(self) -> None:
+        self._process.kill()
 
     def build(self, job: BuildJob) -> bytes:
         """Send a job and wait for its module."""

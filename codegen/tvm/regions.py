@@ -14,10 +14,11 @@ from inferir.codegen.tvm.affine import Affine, Var
 from inferir.codegen.tvm.attention import attention_kernel
 from inferir.codegen.tvm.evaluate import Evaluator, Index
 from inferir.codegen.tvm.llvm_lib import call
-from inferir.codegen.tvm.matmul import Columns, choose_tile, matmul_kernel
+from inferir.codegen.tvm.matmul import Columns, matmul_kernel
 from inferir.codegen.tvm.rowwise import count_name, row_symbol, rowwise_kernel
 from inferir.codegen.tvm.scalar import MEMORY
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, ramp
+from inferir.codegen.tvm.tiles import NO_TILES, Tiles, product_of
 from inferir.ir.bucket import Bucket
 from inferir.ir.dims import R
 from inferir.ir.dtypes import DType
@@ -38,17 +39,27 @@ class Bounds:
 
 @dataclass(frozen=True)
 class LoweredRegion:
-    """A kernel and, for each of its parameters, the index into operands + results that it stands for."""
+    """A kernel and, for each of its parameters, the index into operands + results that it stands for.
+
+    `tile` has the sizes that were chosen, and "tuned" where they are not the generator's own choice.
+    """
 
     kernel: ChunkKernel
     order: tuple[int, ...]
     tile: dict[str, int] = field(default_factory=dict)
 
 
-def lower_region(name: str, region: Node, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
-    """Lower one region for one bucket. Raises `CodegenError` naming the op that has no kernel form."""
+def lower_region(
+    name: str, region: Node, bucket: Bucket, target: Target, bounds: Bounds, tiles: Tiles = NO_TILES
+) -> LoweredRegion:
+    """Lower one region for one bucket, a matrix product with its tile of `tiles` if it has one there.
+
+    Raises `CodegenError` naming the op that has no kernel form.
+    """
     body: Graph = region.attrs["body"]
     try:
+        if region.attrs["anchor"] == "matmul":
+            return _matmul(name, body, bucket, target, bounds, tiles)
         return _ANCHORS[region.attrs["anchor"]](name, body, bucket, target, bounds)
     except CodegenError as error:
         raise CodegenError(f"region {region.attrs['name']} ({region.loc}): {error}") from None
@@ -116,7 +127,7 @@ class _Epilogue:
         return out.text().splitlines()
 
 
-def _matmul(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
+def _matmul(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds, tiles: Tiles) -> LoweredRegion:
     body = decompose(body)
     linear = _single(body, "tensor.linear_packed")
     x, w = linear.operands
@@ -137,29 +148,25 @@ def _matmul(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Boun
         extra.append(_param(f"out{i}", v))
         outputs.append((_strip_views(v), f"{extra[-1].name}_b"))
         order.append(len(body.inputs) + i)
-    dtype = "bf16" if x.type.dtype is DType.BF16 else "f32"
     if x.type.dtype not in (DType.BF16, DType.F32):
         raise CodegenError(f"matmul of {x.type.dtype.value} has no kernel")
-    k, n, parts = int(x.type.shape[1]), linear.attrs["n"], linear.attrs["interleave"]
     features = frozenset(target.features)
-    most = bucket.hi - 1
-    rows = count_name(x.type.shape[0])
-    if x.type.shape[0] == R:
-        most = min(most, bounds.max_rows)
-    tile = choose_tile(k=k, n=n, dtype=dtype, max_rows=most, features=features)
+    product = product_of(linear, bucket, bounds.max_rows)
+    tile = tiles.get(product) or product.default(features)
     kernel = matmul_kernel(
         name,
-        k=k,
-        n=n,
-        dtype=dtype,
+        k=product.k,
+        n=product.n,
+        dtype=product.dtype,
         tile=tile,
         features=features,
-        epilogue=_Epilogue(body, linear.result, parts, memory, outputs),
+        epilogue=_Epilogue(body, linear.result, product.interleave, memory, outputs),
         extra=extra,
-        interleave=parts,
-        rows_symbol=rows,
+        interleave=product.interleave,
+        rows_symbol=count_name(x.type.shape[0]),
     )
-    return LoweredRegion(kernel, tuple(order), {"rows": tile.rows, "panel": tile.panel, "blocks": tile.blocks})
+    sizes = {"rows": tile.rows, "panel": tile.panel, "blocks": tile.blocks}
+    return LoweredRegion(kernel, tuple(order), {**sizes, "tuned": 1} if product in tiles else sizes)
 
 
 def _attention(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
@@ -207,4 +214,4 @@ def _param(name: str, value: Value) -> Param:
     return Param(name, MEMORY[value.type.dtype])
 
 
-_ANCHORS = {"rowwise": _rowwise, "matmul": _matmul, "attention": _attention}
+_ANCHORS = {"rowwise": _rowwise, "attention": _attention}

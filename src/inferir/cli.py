@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from inferir import __version__, env
-from inferir.commands import bench, cache, chat, compile_model, failures, inspect, plan, run, serve, verify
+from inferir.commands import bench, cache, chat, compile_model, failures, inspect, plan, run, serve, tune, verify
 from inferir.ir.errors import InferirError
 
 
@@ -42,6 +42,7 @@ app.command()(chat.chat)
 app.command()(verify.verify)
 app.command()(inspect.inspect)
 app.command()(plan.plan)
+app.command()(tune.tune)
 app.add_typer(bench.app, name="bench")
 app.add_typer(cache.app, name="cache")
 

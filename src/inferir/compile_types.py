@@ -12,6 +12,7 @@ from typing import Protocol
 from inferir.frontend.facts import ModelFacts
 from inferir.ir.graph import Graph
 from inferir.ir.manifest import Manifest
+from inferir.tuning import TuningUse
 
 WEIGHT_FILE = "weights/model.safetensors"
 LONGEST = 8192  # default limit of the context where the model allows more
@@ -24,8 +25,8 @@ class CompileOptions:
     dtype: "auto", "bf16" or "f32"; target: a name of `ir.target.TARGETS` or "host"; max_model_len: tokens per sequence
     (None: the model's, at most 8192); max_num_seqs and max_num_batched_tokens bound a step; block_size: token slots per
     KV block; buckets: ranges of step sizes such as "1,2-8,9-2048" (None: the defaults); opt_level 0 to 3;
-    disabled_passes by name; jobs: build processes (None: one per core); admission: compare the captured graph with the
-    model before compiling.
+    disabled_passes by name; tuning: a file of records that `inferir tune` wrote, whose tiles replace the default ones;
+    jobs: build processes (None: one per core); admission: compare the captured graph with the model before compiling.
     """
 
     dtype: str = "auto"
@@ -37,6 +38,7 @@ class CompileOptions:
     buckets: str | None = None
     opt_level: int = 2
     disabled_passes: frozenset[str] = frozenset()
+    tuning: Path | None = None
     jobs: int | None = None
     admission: bool = True
     revision: str | None = None
@@ -62,7 +64,7 @@ class Progress(Protocol):
 
 @dataclass
 class CompileReport:
-    """What a compile did: seconds per phase, cache hits and misses, and why a miss was one."""
+    """What a compile did: seconds per phase, cache hits and misses, why a miss was one, what tuning records gave."""
 
     path: Path
     seconds: dict[str, float] = field(default_factory=dict)
@@ -70,6 +72,7 @@ class CompileReport:
     misses: int = 0
     reasons: list[str] = field(default_factory=list)
     manifest: Manifest | None = None
+    tuning: TuningUse | None = None
 
     @property
     def total_seconds(self) -> float:

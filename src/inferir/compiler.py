@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +26,7 @@ from inferir.codegen.cache import CacheOptions, CompileCache
 from inferir.codegen.captured import frontend_key, through_cache
 from inferir.codegen.tvm.bucket import BuiltBucket, build_buckets
 from inferir.codegen.tvm.regions import Bounds
+from inferir.codegen.tvm.tiles import NO_TILES
 from inferir.compile_types import LONGEST, WEIGHT_FILE, Captured, CompileOptions, CompileReport, DebugOptions, Progress
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.model import ModelSource, load_source
@@ -35,8 +37,10 @@ from inferir.ir.graph import Graph
 from inferir.ir.parser import parse_graph
 from inferir.ir.printer import print_graph
 from inferir.ir.target import Target
+from inferir.ir.tuning import TuningRecord, read_records
 from inferir.passes.base import PassOptions
 from inferir.passes.manager import PipelineResult, run_pipeline
+from inferir.tuning import all_products, use_records
 
 __all__ = ["CompileOptions", "CompileReport", "DebugOptions", "Progress", "compile_model"]
 
@@ -63,6 +67,7 @@ def compile_model(
     target = Target.named(options.target)
     check_target(target)
     check_place(report.path)
+    tuning = read_records(options.tuning) if options.tuning is not None else ()
     with report.phase("load"):
         source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)
     with report.phase("trace"):
@@ -75,7 +80,7 @@ def compile_model(
         result = lower(captured, options, debug)
         say("passes", 1, 1)
     with report.phase("kernels"):
-        built = build(result, options, target, cache, say, report)
+        built = build(result, options, target, cache, say, report, tuning)
     with artifact_folder(report.path) as folder:
         with report.phase("weights"):
             records = write_weights(folder, captured, source, result, cache, say)
@@ -177,18 +182,23 @@ def build(
     cache: CompileCache,
     say: Progress,
     report: CompileReport,
+    tuning: Sequence[TuningRecord] = (),
 ) -> list[BuiltBucket]:
-    """Libraries of all buckets."""
+    """Libraries of all buckets, with the tiles that the records `tuning` have for their products."""
     assert options.max_model_len is not None
     bounds = Bounds(options.max_num_seqs, -(-options.max_model_len // options.block_size))
+    regions, buckets = [op.region for op in result.plan.ops], buckets_of(options)
+    if options.tuning is not None:
+        report.tuning = use_records(options.tuning, tuning, all_products(regions, buckets, bounds), target)
     built = build_buckets(
-        [op.region for op in result.plan.ops],
-        buckets_of(options),
+        regions,
+        buckets,
         target,
         bounds,
         cache,
         options.jobs or len(os.sched_getaffinity(0)),
         lambda done, total: say("kernels", done, total),
+        NO_TILES if report.tuning is None else report.tuning.tiles,
     )
     report.reasons += [b.reason for b in built if b.reason]
     return built

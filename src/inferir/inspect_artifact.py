@@ -35,7 +35,7 @@ class KernelUse:
 
     @property
     def tile_text(self) -> str:
-        return ", ".join(f"{k} {v}" for k, v in self.tile.items())
+        return ", ".join(k if k == "tuned" else f"{k} {v}" for k, v in self.tile.items())
 
 
 @dataclass(frozen=True)

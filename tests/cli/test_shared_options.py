@@ -35,12 +35,12 @@ def test_options_have_the_defaults_of_what_they_describe() -> None:
     assert fields == {name: defaults[name] for name in fields}
 
 
-def test_compile_and_plan_agree() -> None:
+def test_compile_plan_and_tune_agree() -> None:
     root: Any = typer.main.get_command(app)
     shared = set(inspect.signature(compile_fields).parameters)
     options = [
         {p.name: (p.opts, p.default, p.help) for p in root.commands[name].params if p.name in shared}
-        for name in ("compile", "plan")
+        for name in ("compile", "plan", "tune")
     ]
-    assert options[0] == options[1]
+    assert options[0] == options[1] == options[2]
     assert set(options[0]) == shared

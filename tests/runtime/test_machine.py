@@ -11,7 +11,7 @@ import pytest
 
 from inferir.ir.artifact import LimitsRecord
 from inferir.ir.errors import EngineError
-from inferir.runtime.cpu import cpu_quota, thread_count
+from inferir.runtime.cpu import cpu_quota, last_level_cache_bytes, thread_count
 from inferir.runtime.memory import address, align, allocate, available_bytes, map_file
 from inferir.runtime.options import EngineOptions, parse_bytes
 
@@ -122,3 +122,10 @@ def test_options_are_resolved_against_the_artifact() -> None:
             options.scheduler(LIMITS)
     with pytest.raises(EngineError, match="max_model_len=101"):
         EngineOptions(max_model_len=101).model_len(LIMITS)
+
+
+def test_the_largest_cache_is_read_from_the_system(tmp_path: Path) -> None:
+    for index, size in enumerate(("32K\n", "1024K\n", "36M\n", "strange\n")):
+        group(tmp_path, f"index{index}", size=size)
+    assert last_level_cache_bytes(tmp_path) == 36 << 20
+    assert last_level_cache_bytes(tmp_path / "nothing") == 32 << 20

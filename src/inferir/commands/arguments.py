@@ -44,6 +44,7 @@ DisablePass = Annotated[
 NoAdmission = Annotated[
     bool, typer.Option("--no-admission", help="Do not compare the captured graph with the model's own code first.")
 ]
+Jobs = Annotated[int | None, typer.Option(metavar="N", min=1, help="Build processes. Default: one per processor.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the compile cache.")]
 Revision = Annotated[str | None, typer.Option(metavar="REV", help="Branch, tag or commit of a hub id.")]
 TrustRemoteCode = Annotated[

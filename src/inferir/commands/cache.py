@@ -140,6 +140,8 @@ def _what(entry: EntryInfo) -> str:
             tokens = str(low) if low == high else f"{low}-{high}"
             noun = "token" if high == 1 else "tokens"
             return f"{kind}{tokens} {noun}, {target.get('name', '?')}, {count(len(c.get('regions') or ()), 'kernel')}"
+        case "tiles":
+            return f"{c.get('product', '?')}, {count(c.get('candidates', 0), 'candidate')}"
         case "graph":
             return f"model {str(c.get('model', '?'))[:12]}"
         case "weight":

@@ -24,9 +24,10 @@ def command(
     dump_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the graph after every pass and kernel sources here.")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Build processes. Default: one per processor.")
+    tuning: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Use the tiles that `inferir tune` recorded here.")
     ] = None,
+    jobs: a.Jobs = None,
     no_cache: a.NoCache = False,
     json: a.Json = False,
 ) -> None:
@@ -44,7 +45,14 @@ def command(
     cache = RecordingCache.from_env(CacheOptions(enabled=not no_cache))
     assert isinstance(cache, RecordingCache)
     with progress_bars() as progress:
-        report = compile_model(model, output, CompileOptions(**options), cache=cache, debug=debug, progress=progress)
+        report = compile_model(
+            model,
+            output,
+            CompileOptions(**options, tuning=tuning, jobs=jobs),
+            cache=cache,
+            debug=debug,
+            progress=progress,
+        )
     if json:
         print_json(as_json(report, cache))
     else:

@@ -12,6 +12,7 @@ from inferir.ir.artifact import MANIFEST
 if TYPE_CHECKING:
     from inferir.compiler import CompileReport
     from inferir.ir.manifest import Manifest
+    from inferir.tuning import TuningUse
 
 _PHASE_OF = {"graph": "trace", "tokenizer": "trace", "bucket": "kernels", "weight": "weights"}
 
@@ -40,6 +41,7 @@ def as_json(report: CompileReport, cache: RecordingCache) -> dict[str, Any]:
                 for k in cache.kinds
             },
         },
+        "tuning": _tuning_json(report.tuning),
         "memory": memory_json(manifest),
     }
 
@@ -55,6 +57,7 @@ def print_report(report: CompileReport, cache: RecordingCache) -> None:
     show(
         table("Compile", ("phase", "time", "from the cache"), phases, right=("time",)),
         plain(cache_line(cache)),
+        *([plain(tuning_line(report.tuning))] if report.tuning else []),
         table("Memory when served", ("what", "size", "note"), memory_rows(manifest), right=("size",)),
         plain(
             f"{report.path}: {size(artifact_bytes(report))}, {manifest.model.name} as {manifest.model.dtype.value} for "
@@ -72,6 +75,21 @@ def cache_line(cache: RecordingCache) -> str:
         if kind in cache.reasons:
             lines.append(f"  {count(cache.miss_kinds[kind], NAMES.get(kind, kind))}: {cache.reasons[kind]}")
     return "\n".join(lines)
+
+
+def tuning_line(use: TuningUse) -> str:
+    """How many records of a file were used, and why the others were not."""
+    line = f"Tuning: {count(len(use.tiles), 'tile')} of {use.path} used"
+    if use.held:
+        line += f"; for {count(use.held, 'product')} the default is the best"
+    reasons = ", ".join(f"{n:,} {why}" for why, n in use.ignored.items())
+    return f"{line}; {count(sum(use.ignored.values()), 'record')} ignored: {reasons}." if reasons else f"{line}."
+
+
+def _tuning_json(use: TuningUse | None) -> dict[str, Any] | None:
+    if use is None:
+        return None
+    return {"records": str(use.path), "tuned": len(use.tiles), "held": use.held, "ignored": dict(use.ignored)}
 
 
 def _found(cache: RecordingCache, kind: str) -> str:

@@ -1,7 +1,10 @@
 """Building modules: determinism, errors that name the place, aliasing between private functions, parallel workers."""
 
 import ctypes
+import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +69,33 @@ def test_parallel_builds_report_progress(host: Target) -> None:
     build_many(jobs, workers=2, progress=lambda built, total: seen.append((built, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
     assert build_many([]) == []
+
+
+def test_ctrl_c_ends_the_workers_quietly(host: Target) -> None:
+    program = f"""
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from inferir.codegen.tvm.build_pool import BuildJob, build_many
+from inferir.ir.target import Target
+jobs = [BuildJob("a", {_module(1)!r}, Target.named({host.name!r}))] * 50
+try:
+    build_many(jobs, workers=2, progress=lambda done, total: print(done, flush=True))
+except KeyboardInterrupt:
+    print("stopped", flush=True)
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "1\n"
+    os.killpg(child.pid, signal.SIGINT)  # as a terminal does it
+    out, err = child.communicate(timeout=60)
+    assert out.endswith("stopped\n")
+    assert (child.returncode, err) == (0, "")
 
 
 def test_errors_name_job_function_and_line(host: Target) -> None:
