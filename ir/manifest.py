@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from inferir.ir.attn_split import max_partials
 from inferir.ir.dtypes import DType
 from inferir.ir.kv_cache import KVCacheGroup
 from inferir.ir.target import Target
@@ -153,6 +154,11 @@ def max_edits(max_rows: int, max_model_len: int) -> int:
     return max_rows * (max_model_len + EDITS_PER_ROW)
 
 
+def max_items(max_tokens: int, max_model_len: int) -> int:
+    """See `LimitsRecord.max_items`."""
+    return max_tokens + max_partials(max_model_len)
+
+
 class LimitsRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Upper bounds of the symbols, fixed when the artifact was compiled.
 
@@ -172,6 +178,11 @@ class LimitsRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Bound of E: a row may edit every token of its text, for penalties, and `EDITS_PER_ROW` others."""
         return max_edits(self.max_rows, self.max_model_len)
 
+    @property
+    def max_items(self) -> int:
+        """Bound of A: an attention work item has a token of its own, or a row of the workspace for partial states."""
+        return max_items(self.max_tokens, self.max_model_len)
+
 
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The memory table: weights and arena once, `scratch_bytes` per worker thread, the cache per block (all layers)."""
@@ -187,7 +198,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     digest: str = "0" * 64
     format: int = FORMAT_VERSION
-    abi: int = 1
+    abi: int = 2
     model: ModelRecord
     target: Target
     limits: LimitsRecord

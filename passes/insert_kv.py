@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from inferir.ir.attn_split import ITEM_WIDTH
 from inferir.ir.dims import MB, A, S, T
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import IRError
@@ -20,7 +21,7 @@ _INDEX_INPUTS = ("ids", "positions")
 
 @dataclass(frozen=True)
 class InsertKv:
-    """Adds inputs `slots` [T], `block_tables` [S, MB], `attn_items` [A, 4] (i32) and `kcache.i`, `vcache.i` per layer;
+    """Adds inputs `slots` [T], `block_tables` [S, MB], `attn_items` [A, 6] (i32) and `kcache.i`, `vcache.i` per layer;
     keys and values are written to the caches, which become outputs, and attention reads them. `ids` and `positions`
     become i32. Scale, window and softcap of every layer are kept.
     """
@@ -41,7 +42,7 @@ class InsertKv:
         }
         slots = b.input("slots", TensorType((T,), DType.I32))
         tables = b.input("block_tables", TensorType((S, MB), DType.I32))
-        items = b.input("attn_items", TensorType((A, 4), DType.I32))
+        items = b.input("attn_items", TensorType((A, ITEM_WIDTH), DType.I32))
         caches: dict[str, Value] = {}
         written: dict[str, Value] = {}
         walk = Rebuilder(graph, indices)

@@ -4,8 +4,8 @@
     inferir_worker(int64 *ctrl, int32 tid)        body of worker thread tid = 1, 2, …; returns after inferir_stop
     inferir_stop(int64 *ctrl)
 
-A table row is the kernel's number and then the addresses of its parameters. `counts` is int32[8]: T, S, R, A, then
-zeros. The control block is int64[CTRL_WORDS], zeroed, with the fields below set once by the host. All three return 0.
+A table row is the kernel's number and then the addresses of its parameters. `counts` is int32[8]: T, S, R, A, the
+number of attention work items to merge, then zeros. The control block is int64[CTRL_WORDS], zeroed, with the fields below set once by the host. All three return 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from inferir.ir.errors import ArtifactError
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 CTRL_WORDS = 64
 WORKERS = 41

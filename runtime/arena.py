@@ -79,12 +79,12 @@ class StepMemory:
 
 
 def _sizes(limits: LimitsRecord, num_blocks: int) -> dict[str, int]:
-    """The largest value of each symbol; an attention work item has at least one token, so A is at most T."""
+    """The largest value of each symbol."""
     return {
         "T": limits.max_tokens,
         "S": limits.max_seqs,
         "R": limits.max_rows,
-        "A": limits.max_tokens,
+        "A": limits.max_items,
         "MB": limits.max_blocks,
         "NB": num_blocks,
         "E": limits.max_edits,

@@ -5,15 +5,20 @@ Layouts (kp is 2 for bf16, 1 for f32; a block holds `block_size` tokens, a multi
     K cache [blocks, kv_heads, head_dim / kp, block_size, kp]   lanes are tokens: 16 scores per register
     V cache [blocks, kv_heads, block_size / kp, v_dim, kp]      lanes are dims: 16 outputs per register
 
-A work item is a row of `attn_items`: (sequence, first token row of this step, tokens, position of that token). A chunk
-is one work item, one KV head and one part of its query heads (a single part unless the group is large). Its (token,
-query head) pairs are rows, handled in row tiles that stay in registers; each tile sweeps the sequence in segments of
-fixed absolute positions: scores, running maximum and sum (online softmax, Milakov & Gimelshein 2018, with powers of
-two), then the weighted sum of V.
+A work item is a row of `attn_items`: (sequence, first token row of this step, tokens, position of that token, split,
+partial row). A chunk is one work item, one KV head and one part of its query heads (a single part unless the group is
+large). Its (token, query head) pairs are rows, handled in row tiles that stay in registers; each tile sweeps the
+sequence in segments of fixed absolute positions: scores, running maximum and sum (online softmax, Milakov & Gimelshein
+2018, with powers of two), then the weighted sum of V.
 
-A row's result has the same bits however its tokens were split into items and tiles: segments start at multiples of
-`SEGMENT`, masked positions have the weight 0 exactly, and a segment or block that is masked for a row leaves its state
-as it was (maxima start at a finite -1e30, so the factor for the old state is exactly 1).
+The state of that sweep starts anew with every split, and states are merged in the order of splits: by the sweep, or,
+for items that stand for one split only, by a second kernel (`attention_merge.py`) from where the items left them, so
+that several threads can work on one sequence (Dao et al. 2023, "Flash-Decoding"; there, the cuts depend on the batch).
+
+A row's result has the same bits however its tokens were split into items and tiles: segments and splits start at
+multiples of `SEGMENT` and `SPLIT`, masked positions have the weight 0 exactly, and a segment, block or split that is
+masked for a row leaves its state as it was (maxima start at a finite -1e30, so the factor for the old state is exactly
+1).
 
 Memory of positions that were never written may hold anything: scores of masked positions are replaced, not multiplied,
 V is not read past the last visible position, and in the last bf16 pair the other half is masked out.
@@ -23,18 +28,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inferir.codegen.tvm.attention_merge import merge_kernel, merge_rows, row_floats, store_rows
 from inferir.codegen.tvm.attention_parts import (
     SEGMENT,
     AttentionShape,
+    clear_rows,
     finish_rows,
+    load_queries,
     scores,
-    start_rows,
     update_softmax,
     weighted_sum,
 )
 from inferir.codegen.tvm.microkernel import single_rows
 from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Writer, entry_head
+from inferir.ir.attn_split import ITEM_WIDTH, SPLIT
 from inferir.ir.errors import CodegenError
+
+_SEGMENTS = SPLIT // SEGMENT  # per split
 
 
 @dataclass(frozen=True)
@@ -67,24 +77,33 @@ class _Scratch:
     acc: str
     sums: str
     maxima: str
+    total_acc: str
+    total_sums: str
+    total_maxima: str
     floats: int
 
     @property
     def state(self) -> str:
+        """The state of the running split."""
         return f"{self.acc}, {self.sums}, {self.maxima}"
+
+    @property
+    def total(self) -> str:
+        """The state of the splits before it, in row tiles that see several."""
+        return f"{self.total_acc}, {self.total_sums}, {self.total_maxima}"
 
 
 def _scratch(s: AttentionShape, height: int) -> _Scratch:
     weights = height * SEGMENT // 2 if s.dtype == "bf16" else 0
-    sizes = (height * s.words, height * SEGMENT, weights, height * s.dims, height * 16, height)
+    state = (height * s.dims, height * 16, height)
+    sizes = (height * s.words, height * SEGMENT, weights, *state, *state)
     starts = [sum(-(-size // 16) * 16 for size in sizes[:i]) for i in range(len(sizes) + 1)]
     if not weights:
         starts[2] = starts[1]  # weights replace scores in place
-    queries, scored, weighed, acc, sums, maxima = (f"T.address_of(SCRATCH[{i}])" for i in starts[:-1])
-    return _Scratch(queries, scored, weighed, acc, sums, maxima, starts[-1])
+    return _Scratch(*(f"T.address_of(SCRATCH[{i}])" for i in starts[:-1]), floats=starts[-1])
 
 
-def attention_kernel(
+def attention_kernels(
     name: str,
     *,
     heads: int,
@@ -101,10 +120,11 @@ def attention_kernel(
     tile_tokens: int,
     max_blocks_per_seq: int,
     features: frozenset[str],
-) -> ChunkKernel:
-    """A kernel with parameters q, kcache, vcache, block_tables, attn_items, out.
+) -> tuple[ChunkKernel, ChunkKernel]:
+    """Two kernels to run one after the other: attention, and the merging of what items of single splits have left.
 
-    q and the caches are int32 pairs for bf16 (out is uint16), float32 for f32. Row strides count elements.
+    Both have the parameters q, kcache, vcache, block_tables, attn_items, out, workspace. q and the caches are int32
+    pairs for bf16 (out is uint16), float32 for f32. The workspace holds `workspace_bytes`. Row strides count elements.
     `tile_tokens` is the most tokens of a work item; `max_blocks_per_seq` the row length of block_tables; window 0 means
     none, softcap 0 none. Raises `CodegenError` naming the kernel for sizes it cannot take.
     """
@@ -113,13 +133,14 @@ def attention_kernel(
     rows = _row_tiles(s.group, tile_tokens, single_rows(dtype, features))
     score = {h: scores(s, h, features) for h in rows.heights}
     weigh = {h: weighted_sum(s, h, features) for h in rows.heights}
-    start, finish = start_rows(s), finish_rows(s)
+    load, clear, merge, store, finish = load_queries(s), clear_rows(s), merge_rows(s), store_rows(s), finish_rows(s)
     softmax = update_softmax(name, s, window=window, softcap=softcap, scale=scale)
     at = _scratch(s, rows.heights[0])
     params = (
         *(Param(p, s.memory) for p in ("q", "kcache", "vcache")),
         *(Param(p, "int32") for p in ("block_tables", "attn_items")),
         Param("out", "uint16" if dtype == "bf16" else "float32"),
+        Param("workspace", "float32"),
     )
     w = Writer()
     w.line("@T.prim_func(private=True)")
@@ -132,16 +153,29 @@ def attention_kernel(
             _tile_bounds(w, window)
             stride = q_row_stride // s.pair
             q = f"q_b[T.cast(row, 'int64') * {stride} + T.cast(first_head, 'int64') * {s.words}]"
-            args = f"T.address_of({q}), {at.queries}, {at.state}, height, group, {stride}"
-            w.line(f"T.evaluate(Mod.{start.name}({args}))")
-            with w.block(f"for c in range(T.truncdiv(begin, {SEGMENT}), T.truncdiv(end + {SEGMENT - 1}, {SEGMENT})):"):
+            w.line(f"T.evaluate(Mod.{load.name}(T.address_of({q}), {at.queries}, height, group, {stride}))")
+            w.line(f"T.evaluate(Mod.{clear.name}({at.state}, height))")
+            with w.block("if several == 1:"):
+                w.line(f"T.evaluate(Mod.{clear.name}({at.total}, height))")
+            with w.block("for c in T.serial(from_segment, to_segment):"):
+                with w.block(f"if T.And(c > from_segment, T.truncmod(c, {_SEGMENTS}) == 0):"):
+                    w.line(f"T.evaluate(Mod.{merge.name}({at.total}, {at.state}, height))")
+                    w.line(f"T.evaluate(Mod.{clear.name}({at.state}, height))")
                 _segment(w, s, at, max_blocks_per_seq, score, softmax, weigh)
             out = f"out_b[T.cast(row, 'int64') * {out_row_stride} + T.cast(first_head, 'int64') * {v_dim}]"
-            args = f"T.address_of({out}), {at.acc}, {at.sums}, height, group, {out_row_stride}"
-            w.line(f"T.evaluate(Mod.{finish.name}({args}))")
+            rest = f"height, group, {out_row_stride}"
+            with w.block("if split >= 0:"):
+                kept = f"workspace_b[T.cast(partial + first, 'int64') * {row_floats(s)}]"
+                w.line(f"T.evaluate(Mod.{store.name}(T.address_of({kept}), {at.state}, height, group, first_head))")
+            with w.block("elif several == 1:"):
+                w.line(f"T.evaluate(Mod.{merge.name}({at.total}, {at.state}, height))")
+                w.line(f"T.evaluate(Mod.{finish.name}(T.address_of({out}), {at.total_acc}, {at.total_sums}, {rest}))")
+            with w.block("else:"):
+                w.line(f"T.evaluate(Mod.{finish.name}(T.address_of({out}), {at.acc}, {at.sums}, {rest}))")
         w.line("return T.int32(0)")
-    shared = (start, softmax, *score.values(), *weigh.values(), finish)
-    return ChunkKernel(name, params, w.text(), f"n_a * {kv_heads * rows.parts}", 4 * at.floats, shared)
+    shared = (load, clear, softmax, *score.values(), *weigh.values(), merge, store, finish)
+    attend = ChunkKernel(name, params, w.text(), f"n_a * {kv_heads * rows.parts}", 4 * at.floats, shared)
+    return attend, merge_kernel(f"{name}_merge", s, params, out_row_stride)
 
 
 def _check(name: str, s: AttentionShape, q_row_stride: int) -> None:
@@ -155,13 +189,13 @@ def _check(name: str, s: AttentionShape, q_row_stride: int) -> None:
 
 def _read_item(w: Writer, s: AttentionShape, rows: _Rows) -> None:
     """From the chunk number to the work item, KV head, query heads, and the number of row tiles."""
-    w.line(f"item: T.let[T.int32] = T.truncdiv(chunk, {s.kv_heads * rows.parts}) * 4")
+    w.line(f"item: T.let[T.int32] = T.truncdiv(chunk, {s.kv_heads * rows.parts}) * {ITEM_WIDTH}")
     w.line(f"head: T.let[T.int32] = T.truncmod(T.truncdiv(chunk, {rows.parts}), {s.kv_heads})")
     w.line(f"part: T.let[T.int32] = T.truncmod(chunk, {rows.parts})")
     small, more = divmod(s.group, rows.parts)
     w.line(f"first_head: T.let[T.int32] = head * {s.group} + part * {small} + T.min(part, {more})")
     w.line(f"group: T.let[T.int32] = {small} + T.cast(part < {more}, 'int32')")
-    for i, field in enumerate(("seq", "first_row", "count", "start")):
+    for i, field in enumerate(("seq", "first_row", "count", "start", "split", "partial")):
         w.line(f"{field}: T.let[T.int32] = attn_items_b[item + {i}]")
     w.line(f"tiles: T.let[T.int32] = T.truncdiv(count + {rows.tokens - 1}, {rows.tokens})")
     w.line("low: T.let[T.int32] = T.truncdiv(count, T.max(tiles, 1))")
@@ -169,14 +203,21 @@ def _read_item(w: Writer, s: AttentionShape, rows: _Rows) -> None:
 
 
 def _tile_bounds(w: Writer, window: int) -> None:
-    """Row tile `t`: its rows, the position of its first token, and the positions begin .. end that it sees."""
+    """Row tile `t`: its rows, the position of its first token, the positions begin .. end that it sees of the item's
+    splits, the segments that they lie in, and whether these are of several splits."""
     w.line("first: T.let[T.int32] = t * low + T.min(t, longer)")
     w.line("tokens: T.let[T.int32] = low + T.cast(t < longer, 'int32')")
     w.line("height: T.let[T.int32] = tokens * group")
     w.line("row: T.let[T.int32] = first_row + first")
     w.line("position: T.let[T.int32] = start + first")
-    w.line("end: T.let[T.int32] = position + tokens")
-    w.line(f"begin: T.let[T.int32] = {f'T.max(0, position - {window - 1})' if window else '0'}")
+    w.line(f"low_split: T.let[T.int32] = T.max(split, 0) * {SPLIT}")
+    w.line(f"high_split: T.let[T.int32] = T.Select(split >= 0, low_split + {SPLIT}, position + tokens)")
+    w.line("end: T.let[T.int32] = T.min(position + tokens, high_split)")
+    w.line(f"begin: T.let[T.int32] = {f'T.max(low_split, position - {window - 1})' if window else 'low_split'}")
+    w.line(f"from_segment: T.let[T.int32] = T.truncdiv(begin, {SEGMENT})")
+    w.line(f"to_segment: T.let[T.int32] = T.max(from_segment, T.truncdiv(end + {SEGMENT - 1}, {SEGMENT}))")
+    splits = f"T.truncdiv(to_segment - 1, {_SEGMENTS}) > T.truncdiv(from_segment, {_SEGMENTS})"
+    w.line(f"several: T.let[T.int32] = T.cast({splits}, 'int32')")
 
 
 def _segment(

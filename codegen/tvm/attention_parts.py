@@ -19,7 +19,9 @@ from inferir.codegen.tvm.source import PrivateFunction, Writer, f32, pieces, ram
 SEGMENT = 256
 """Positions per softmax update; a multiple of every allowed block size."""
 
-_LOWEST = -1e30
+LOWEST = -1e30
+"""The maximum of a row that has seen nothing."""
+
 _STACK = 'annotations={"disable_lower_builtin": True}'
 
 
@@ -59,8 +61,14 @@ class AttentionShape:
         return MEMORY[self.dtype]
 
 
+def state_pointers(prefix: str) -> dict[str, tuple[str, str]]:
+    """The buffers of a softmax state, {prefix}ACC, {prefix}SUM and {prefix}MAX, for `function`."""
+    names = {"ACC": "acc", "SUM": "sums", "MAX": "maxima"}
+    return {f"{prefix}{buffer}": (f"{prefix.lower()}{p}", "float32") for buffer, p in names.items()}
+
+
 @contextmanager
-def _function(w: Writer, name: str, pointers: dict[str, tuple[str, str]], scalars: str) -> Iterator[None]:
+def function(w: Writer, name: str, pointers: dict[str, tuple[str, str]], scalars: str) -> Iterator[None]:
     """A private function: `pointers` maps buffers to (parameter, element type), `scalars` lists int32 parameters."""
     w.line("@T.prim_func(private=True)")
     params = [f'{p}: T.handle("{kind}")' for p, kind in pointers.values()]
@@ -73,7 +81,7 @@ def _function(w: Writer, name: str, pointers: dict[str, tuple[str, str]], scalar
         w.line("return T.int32(0)")
 
 
-def _each(w: Writer, count: int, statement: Callable[[str, int], str]) -> None:
+def each(w: Writer, count: int, statement: Callable[[str, int], str]) -> None:
     """`statement(index, lanes)` for all of `count` elements: a loop over whole vectors, then the rest."""
     whole = count // 16
     if whole:
@@ -83,24 +91,26 @@ def _each(w: Writer, count: int, statement: Callable[[str, int], str]) -> None:
         w.line(statement(str(whole * 16 + at), lanes))
 
 
-def start_rows(s: AttentionShape) -> PrivateFunction:
-    """Copy a tile's queries to scratch, row after row, and reset its softmax state."""
+def load_queries(s: AttentionShape) -> PrivateFunction:
+    """Copy a tile's queries to scratch, row after row."""
     w = Writer()
-    name = f"attention_start_{s.dtype}_{s.head_dim}_{s.v_dim}"
-    pointers = {
-        "Q": ("q", s.memory),
-        "QUERIES": ("queries", s.memory),
-        "ACC": ("acc", "float32"),
-        "SUM": ("sums", "float32"),
-        "MAX": ("maxima", "float32"),
-    }
-    with _function(w, name, pointers, "height group stride"), w.block("for r in range(height):"):
+    name = f"attention_load_{s.dtype}_{s.head_dim}"
+    pointers = {"Q": ("q", s.memory), "QUERIES": ("queries", s.memory)}
+    with function(w, name, pointers, "height group stride"), w.block("for r in range(height):"):
         head = f"T.truncmod(r, group) * {s.words}"
         w.line(f"source: T.let[T.int32] = T.truncdiv(r, group) * stride + {head}")
-        _each(w, s.words, lambda i, n: f"QUERIES[{ramp(f'r * {s.words} + {i}', n)}] = Q[{ramp(f'source + {i}', n)}]")
-        _each(w, s.dims, lambda i, n: f"ACC[{ramp(f'r * {s.dims} + {i}', n)}] = {f32(0.0, n)}")
+        each(w, s.words, lambda i, n: f"QUERIES[{ramp(f'r * {s.words} + {i}', n)}] = Q[{ramp(f'source + {i}', n)}]")
+    return PrivateFunction(name, w.text())
+
+
+def clear_rows(s: AttentionShape) -> PrivateFunction:
+    """Softmax states that have seen nothing."""
+    w = Writer()
+    name = f"attention_clear_{s.dims}"
+    with function(w, name, state_pointers(""), "height"), w.block("for r in range(height):"):
+        each(w, s.dims, lambda i, n: f"ACC[{ramp(f'r * {s.dims} + {i}', n)}] = {f32(0.0, n)}")
         w.line(f"SUM[T.ramp(r * 16, 1, 16)] = {f32(0.0, 16)}")
-        w.line(f"MAX[r] = {f32(_LOWEST)}")
+        w.line(f"MAX[r] = {f32(LOWEST)}")
     return PrivateFunction(name, w.text())
 
 
@@ -128,7 +138,7 @@ def scores(s: AttentionShape, height: int, features: frozenset[str]) -> PrivateF
     }
     lane = "T.ramp(0, 1, 16)"
     with (
-        _function(w, name, pointers, "stride from_block to_block"),
+        function(w, name, pointers, "stride from_block to_block"),
         w.block("for b in T.serial(from_block, to_block):"),
     ):
         w.line("base: T.let[T.int64] = T.cast(TABLE[b], 'int64') * T.cast(stride, 'int64')")
@@ -163,20 +173,18 @@ def update_softmax(name: str, s: AttentionShape, *, window: int, softcap: float,
     pointers = {
         "SCORES": ("scores", "float32"),
         "WEIGHTS": ("weights", "uint16" if bf16 else "float32"),
-        "ACC": ("acc", "float32"),
-        "SUM": ("sums", "float32"),
-        "MAX": ("maxima", "float32"),
+        **state_pointers(""),
     }
     name = f"{name}_softmax"
     lane, here = "T.ramp(0, 1, 16)", f"T.ramp(r * {SEGMENT} + v * 16, 1, 16)"
     scalars = "height group position base from_vec to_vec"
     source = Writer()
-    with _function(source, name, pointers, scalars), source.block("for r in range(height):"):
+    with function(source, name, pointers, scalars), source.block("for r in range(height):"):
         w = source
         w.line("last: T.let[T.int32] = position + T.truncdiv(r, group) - base")
         w.line('top = T.alloc_buffer((16,), "float32")')
         w.line('part = T.alloc_buffer((16,), "float32")')
-        w.line(f"top[{lane}] = {f32(_LOWEST, 16)}")
+        w.line(f"top[{lane}] = {f32(LOWEST, 16)}")
         w.line(f"part[{lane}] = {f32(0.0, 16)}")
         with w.block("for v in T.serial(from_vec, to_vec):"):
             if softcap:
@@ -224,7 +232,7 @@ def weighted_sum(s: AttentionShape, height: int, features: frozenset[str]) -> Pr
         "TABLE": ("table", "int32"),
         "ACC": ("acc", "float32"),
     }
-    with _function(w, name, pointers, "stride from_block visible"):
+    with function(w, name, pointers, "stride from_block visible"):
         whole = s.v_dim // (16 * vectors)
         if whole:
             with w.block(f"for g in range({whole}):"):
@@ -284,7 +292,7 @@ def finish_rows(s: AttentionShape) -> PrivateFunction:
         "ACC": ("acc", "float32"),
         "SUM": ("sums", "float32"),
     }
-    with _function(w, name, pointers, "height group stride"), w.block("for r in range(height):"):
+    with function(w, name, pointers, "height group stride"), w.block("for r in range(height):"):
         w.line(f"inverse: T.let[T.float32] = T.float32(1) / {call('inf_hsum', 16, 'SUM[T.ramp(r * 16, 1, 16)]')}")
         head = f"T.truncmod(r, group) * {s.v_dim}"
         w.line(f"target: T.let[T.int32] = T.truncdiv(r, group) * stride + {head}")
@@ -294,5 +302,5 @@ def finish_rows(s: AttentionShape) -> PrivateFunction:
             value = call("inf_f32_to_bf16", lanes, value) if s.dtype == "bf16" else value
             return f"OUT[{ramp(f'target + {i}', lanes)}] = {value}"
 
-        _each(w, s.v_dim, store)
+        each(w, s.v_dim, store)
     return PrivateFunction(name, w.text())

@@ -36,16 +36,16 @@ class TvmBackend:
         return None
 
     def chunk_kernel(self, name: str, region: Node, bucket: Bucket, target: Target) -> LoweredRegion:
-        """The region as a chunk kernel. Raises `CodegenError` naming region and reason."""
+        """The region as chunk kernels. Raises `CodegenError` naming region and reason."""
         if target.kind != "cpu":
             raise CodegenError(f"the TVM backend makes kernels for CPU targets, not for {target.name}")
         return lower_region(name, region, bucket, target, self.bounds, self.tiles)
 
     def lower(self, name: str, region: Node, bucket: Bucket, target: Target) -> KernelSource:
-        """The region as the text of a module with this one kernel. Raises `CodegenError`."""
+        """The region as the text of a module with its kernels alone. Raises `CodegenError`."""
         lowered = self.chunk_kernel(name, region, bucket, target)
         params = tuple((p.name, p.dtype) for p in lowered.kernel.params)
-        return KernelSource(name, bucket_module_source([lowered.kernel]), lowered.order, params, lowered.tile)
+        return KernelSource(name, bucket_module_source(lowered.kernels), lowered.order, params, lowered.tile)
 
     def build(self, kernel: KernelSource, bucket: Bucket, target: Target) -> bytes:
         """A shared object with plain C symbols. Raises `CodegenError`."""

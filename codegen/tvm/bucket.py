@@ -37,7 +37,9 @@ Progress = Callable[[int, int], None]
 
 
 class LoweredKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a kernel besides its code. `order` maps parameters to operands + results of the region."""
+    """What is known of a kernel besides its code. `order` maps parameters to operands + results of the region, or
+    `WORKSPACE`.
+    """
 
     name: str
     region: str
@@ -48,10 +50,13 @@ class LoweredKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BucketMeta(msgspec.Struct, frozen=True, kw_only=True):
-    """The kernels of a library in dispatch order, and what each thread's scratch memory must hold."""
+    """The kernels of a library in dispatch order, what each thread's scratch memory must hold, and what the memory must
+    hold that all threads share within a region.
+    """
 
     kernels: tuple[LoweredKernel, ...]
     scratch_bytes: int
+    workspace_bytes: int
     attn_tile: int
 
 
@@ -66,13 +71,13 @@ class BuiltBucket:
     hit: bool
     reason: str = ""
 
-    def kernel_of(self, region: Node) -> int:
-        """Number of the kernel that computes `region`. Raises `CodegenError` if there is none."""
+    def kernels_of(self, region: Node) -> list[int]:
+        """Numbers of the kernels that compute `region`, in order. Raises `CodegenError` if there is none."""
         digest = region_digest(region)
-        for i, kernel in enumerate(self.meta.kernels):
-            if kernel.region == digest:
-                return i
-        raise CodegenError(f"bucket {self.bucket.name} has no kernel for region {region.attrs['name']}")
+        found = [i for i, kernel in enumerate(self.meta.kernels) if kernel.region == digest]
+        if not found:
+            raise CodegenError(f"bucket {self.bucket.name} has no kernel for region {region.attrs['name']}")
+        return found
 
     def records(self, provenance: Mapping[str, Sequence[str]]) -> tuple[KernelRecord, ...]:
         """Manifest records; `provenance` gives the module paths by region digest."""
@@ -122,6 +127,7 @@ def generator_hash() -> str:
             here.parent / "decompose.py",
             here.parent / "rows.py",
             ir / "ops",
+            ir / "attn_split.py",
             ir / "dims.py",
             ir / "dtypes.py",
             ir / "graph.py",
@@ -171,23 +177,30 @@ def lower_bucket(
     backend = TvmBackend(bounds, tiles)
     kernels: list[ChunkKernel] = []
     records: list[LoweredKernel] = []
-    attn_tile = 1
+    attn_tile, workspace = 1, 0
     for digest, region in regions.items():
         name = f"k{len(kernels)}_{region.attrs['name']}"
         lowered = backend.chunk_kernel(name, region, bucket, target)
-        kernels.append(lowered.kernel)
+        kernels += lowered.kernels
         attn_tile = max(attn_tile, lowered.tile.get("tokens", 1))
-        records.append(
+        workspace = max(workspace, lowered.workspace_bytes)
+        records += [
             LoweredKernel(
-                name=name,
+                name=kernel.name,
                 region=digest,
                 anchor=region.attrs["anchor"],
-                params=tuple(KernelParam(name=p.name, dtype=p.dtype) for p in lowered.kernel.params),
+                params=tuple(KernelParam(name=p.name, dtype=p.dtype) for p in kernel.params),
                 order=lowered.order,
                 tile=lowered.tile,
             )
-        )
-    meta = BucketMeta(kernels=tuple(records), scratch_bytes=scratch_bytes(kernels), attn_tile=attn_tile)
+            for kernel in lowered.kernels
+        ]
+    meta = BucketMeta(
+        kernels=tuple(records),
+        scratch_bytes=scratch_bytes(kernels),
+        workspace_bytes=workspace,
+        attn_tile=attn_tile,
+    )
     return bucket_module_source(kernels), meta
 
 

@@ -7,7 +7,7 @@ ABI of the shared object (x86-64 System V; every function returns int32 0)::
     inferir_worker(int64 *ctrl, int32 tid)
 
 `table` holds one row of `row_words` int64 per operation: the kernel's number (its position in `kernels`), then the
-absolute addresses of its parameters. `counts` is int32[8]: n_t, n_s, n_r, n_a, then zeros. Buffers are 64-byte aligned.
+absolute addresses of its parameters. `counts` is int32[8]: `COUNT_NAMES`, then zeros. Buffers are 64-byte aligned.
 
 `inferir_step` runs the operations in order and returns when the last one is done. An operation is a ticket: chunks are
 claimed by compare-and-swap by the calling thread (the leader) and by the workers, and it ends when its chunks are done,

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from inferir.codegen.decompose import decompose
 from inferir.codegen.rows import has_row, static_shape
 from inferir.codegen.tvm.affine import Affine, Var
-from inferir.codegen.tvm.attention import attention_kernel
+from inferir.codegen.tvm.attention import attention_kernels
+from inferir.codegen.tvm.attention_merge import workspace_bytes
+from inferir.codegen.tvm.attention_parts import AttentionShape
 from inferir.codegen.tvm.evaluate import Evaluator, Index
 from inferir.codegen.tvm.llvm_lib import call
 from inferir.codegen.tvm.matmul import Columns, matmul_kernel
@@ -26,27 +28,39 @@ from inferir.ir.errors import CodegenError
 from inferir.ir.graph import Graph, Node, Value
 from inferir.ir.target import Target
 
+WORKSPACE = -1
 ITEM_ROWS = 48  # rows (tokens times query heads per KV head) of an attention work item
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Upper bounds that kernels are sized by: logit rows per step, blocks per sequence (row length of block tables)."""
+    """Upper bounds that kernels are sized by: logit rows per step, blocks per sequence (row length of block tables),
+    rows of partial attention states (`inferir.ir.attn_split`)."""
 
     max_rows: int
     max_blocks: int
+    max_partials: int = 4
 
 
 @dataclass(frozen=True)
 class LoweredRegion:
     """A kernel and, for each of its parameters, the index into operands + results that it stands for.
 
-    `tile` has the sizes that were chosen, and "tuned" where they are not the generator's own choice.
+    `tile` has the sizes that were chosen, and "tuned" where they are not the generator's own choice. after: a kernel
+    with the same parameters to be run once all chunks of `kernel` are done. An index of `WORKSPACE` stands for memory
+    of `workspace_bytes` that is the region's own while its kernels run.
     """
 
     kernel: ChunkKernel
     order: tuple[int, ...]
     tile: dict[str, int] = field(default_factory=dict)
+    after: ChunkKernel | None = None
+    workspace_bytes: int = 0
+
+    @property
+    def kernels(self) -> tuple[ChunkKernel, ...]:
+        """In the order in which they are run."""
+        return (self.kernel,) if self.after is None else (self.kernel, self.after)
 
 
 def lower_region(
@@ -180,7 +194,8 @@ def _attention(name: str, body: Graph, bucket: Bucket, target: Target, bounds: B
     q, vc = node.operands[0].type, node.operands[2].type
     heads, head_dim, v_dim = (int(d) for d in (q.shape[1], q.shape[2], vc.shape[3]))
     tokens = tile_tokens(heads // node.attrs["kv_heads"], bucket)
-    kernel = attention_kernel(
+    dtype = "bf16" if q.dtype is DType.BF16 else "f32"
+    attend, merge = attention_kernels(
         name,
         heads=heads,
         kv_heads=node.attrs["kv_heads"],
@@ -190,15 +205,16 @@ def _attention(name: str, body: Graph, bucket: Bucket, target: Target, bounds: B
         window=node.attrs["window"],
         softcap=node.attrs["softcap"],
         scale=node.attrs["scale"],
-        dtype="bf16" if q.dtype is DType.BF16 else "f32",
+        dtype=dtype,
         q_row_stride=heads * head_dim,
         out_row_stride=heads * v_dim,
         tile_tokens=tokens,
         max_blocks_per_seq=bounds.max_blocks,
         features=frozenset(target.features),
     )
-    order = (*(body.inputs.index(v) for v in sources), len(body.inputs))
-    return LoweredRegion(kernel, order, {"tokens": tokens})
+    order = (*(body.inputs.index(v) for v in sources), len(body.inputs), WORKSPACE)
+    shape = AttentionShape(heads, node.attrs["kv_heads"], head_dim, v_dim, node.attrs["block_size"], dtype)
+    return LoweredRegion(attend, order, {"tokens": tokens}, merge, workspace_bytes(shape, bounds.max_partials))
 
 
 def tile_tokens(group: int, bucket: Bucket) -> int:

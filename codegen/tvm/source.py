@@ -7,12 +7,12 @@ into one module.
 The entry's signature, always in this order::
 
     def NAME(<one T.handle(dtype) per Param>, chunk: T.int32, n_t: T.int32, n_s: T.int32, n_r: T.int32, n_a: T.int32,
-             scratch: T.handle("float32")) -> T.int32
+             n_m: T.int32, scratch: T.handle("float32")) -> T.int32
 
-`n_t`, `n_s`, `n_r`, `n_a` are this step's counts of tokens, sequences, logit rows and attention work items. `scratch`
-is memory of the calling thread, 64-byte aligned, at least `ChunkKernel.scratch_bytes` long, with undefined contents. A
-PrimFunc can only return 0. Chunk boundaries may depend on the counts but never on the threads, so results do not depend
-on who computes them.
+`n_t`, `n_s`, `n_r`, `n_a`, `n_m` are this step's counts of tokens, sequences, logit rows, attention work items, and
+tokens' items among them whose splits are to be merged (`inferir.ir.attn_split`). `scratch` is memory of the calling
+thread, 64-byte aligned, at least `ChunkKernel.scratch_bytes` long, with undefined contents. A PrimFunc can only return
+0. Chunk boundaries may depend on the counts but never on the threads, so results do not depend on who computes them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-COUNT_NAMES = ("n_t", "n_s", "n_r", "n_a")
+COUNT_NAMES = ("n_t", "n_s", "n_r", "n_a", "n_m")
 """The run-time counts every entry receives, in order."""
 
 _HELPER = re.compile(r'"(inf_\w+)"')
@@ -49,7 +49,7 @@ class PrivateFunction:
 class ChunkKernel:
     """A kernel in text form.
 
-    `chunks` is a TIR expression over `n_t`, `n_s`, `n_r`, `n_a`: the number of chunks of one run (0 is allowed).
+    `chunks` is a TIR expression over the counts: the number of chunks of one run (0 is allowed).
     `scratch_bytes` is the scratch memory each thread must provide. `shared` are functions the text calls that other
     kernels may call too; a module holds each of them once.
     """

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from inferir.ir.attn_split import ITEM_WIDTH
 from inferir.ir.dtypes import DType
 from inferir.ir.graph import Attrs
 from inferir.ir.ops.common import need
@@ -83,7 +84,7 @@ def _paged_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     need(q.shape[1] % kc.shape[1] == 0, f"{q.shape[1]} query heads are not a multiple of {kc.shape[1]} key-value heads")
     need(kc.shape[2] * pack == q.shape[2] and kc.shape[3:] == (bs, pack), f"key cache {kc} for {q}, block size {bs}")
     need(vc.shape[2] * pack == bs and vc.shape[4] == pack, f"value cache {vc} for block size {bs}")
-    need(tables.rank == 2 and items.rank == 2 and items.shape[1] == 4, f"metadata {tables}, {items}")
+    need(tables.rank == 2 and items.rank == 2 and items.shape[1] == ITEM_WIDTH, f"metadata {tables}, {items}")
     return TensorType((q.shape[0], q.shape[1], vc.shape[3]), q.dtype)
 
 
@@ -94,9 +95,9 @@ def _paged_eval(
 
     out = torch.zeros(q.shape[0], q.shape[1], vc.shape[3], dtype=q.dtype)
     bs = attrs["block_size"]
-    for seq, row, count, position in items.tolist():
-        if count == 0:
-            continue
+    for seq, row, count, position, split, _ in items.tolist():
+        if count == 0 or split > 0:
+            continue  # the item of split 0 stands for all splits: results do not depend on splitting
         total = position + count
         blocks = tables[seq, : -(-total // bs)].long()
         k = kc[blocks].permute(0, 3, 1, 2, 4).reshape(-1, kc.shape[1], q.shape[2])[:total]
@@ -117,6 +118,7 @@ define(
         defaults={"window": 0, "softcap": 0.0},
         doc="Attention of this step's tokens over the paged cache, which holds their own keys and values already. "
         "q [T, H, D]; key cache [NB, Hk, D/p, bs, p]; value cache [NB, Hk, bs/p, Dv, p] with p = kpack(dtype); "
-        "block_tables [S, MB]; attn_items [A, 4] rows (sequence, first row, token count, position of the first token).",
+        "block_tables [S, MB]; attn_items [A, 6] rows (sequence, first row, token count, position of the first token, "
+        "split or -1, partial row): see `inferir.ir.attn_split`.",
     )
 )

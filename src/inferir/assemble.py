@@ -14,10 +14,12 @@ import msgspec
 
 from inferir import __version__
 from inferir.codegen.tvm.bucket import BuiltBucket, region_digest
+from inferir.codegen.tvm.regions import WORKSPACE
 from inferir.compile_types import WEIGHT_FILE, Captured, CompileOptions, DebugOptions
 from inferir.frontend.facts import ModelFacts
 from inferir.ir.artifact import (
     MANIFEST,
+    ArenaArg,
     BucketRecord,
     Call,
     IORecord,
@@ -107,7 +109,7 @@ def assemble(
         ),
         memory=MemoryRecord(
             weight_bytes=(folder / WEIGHT_FILE).stat().st_size,
-            arena_bytes=result.plan.arena_bytes,
+            arena_bytes=result.plan.arena_bytes + max(b.meta.workspace_bytes for b in built),
             scratch_bytes=scratch,
             kv_block_bytes=sum(g.spec.page_bytes * len(g.layers) for g in kv),
         ),
@@ -149,19 +151,24 @@ def model_record(facts: ModelFacts, chat_template: bytes | None = None) -> Model
 
 
 def bucket_records(result: PipelineResult, built: list[BuiltBucket]) -> tuple[BucketRecord, ...]:
-    """Step programs: the planned calls with each kernel's arguments in the order of its parameters."""
+    """Step programs: the planned calls with each kernel's arguments in the order of its parameters.
+
+    The workspace that regions use, one after another, lies behind the planned arena.
+    """
     provenance: dict[str, list[str]] = {}
     for op in result.plan.ops:
         paths = provenance.setdefault(region_digest(op.region), [])
         if op.region.loc.module and op.region.loc.module not in paths:
             paths.append(op.region.loc.module)
+    workspace = ArenaArg(result.plan.arena_bytes)
     out = []
     for b in built:
         program = []
         for op in result.plan.ops:
-            number = b.kernel_of(op.region)
-            order = b.meta.kernels[number].order
-            program.append(Call(kernel=number, args=tuple(_argument(op, i) for i in order)))
+            for number in b.kernels_of(op.region):
+                order = b.meta.kernels[number].order
+                args = tuple(workspace if i == WORKSPACE else _argument(op, i) for i in order)
+                program.append(Call(kernel=number, args=args))
         out.append(
             BucketRecord(
                 name=b.bucket.name,

@@ -31,6 +31,7 @@ from inferir.compile_types import LONGEST, WEIGHT_FILE, Captured, CompileOptions
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.model import ModelSource, load_source
 from inferir.ir.artifact import TensorRecord
+from inferir.ir.attn_split import max_partials
 from inferir.ir.bucket import Bucket, default_buckets, parse_buckets
 from inferir.ir.errors import InferirError, TargetError
 from inferir.ir.graph import Graph
@@ -175,6 +176,13 @@ def buckets_of(options: CompileOptions) -> tuple[Bucket, ...]:
     return parse_buckets(options.buckets, most) if options.buckets else default_buckets(most)
 
 
+def kernel_bounds(options: CompileOptions) -> Bounds:
+    """What kernels are sized by."""
+    assert options.max_model_len is not None
+    blocks = -(-options.max_model_len // options.block_size)
+    return Bounds(options.max_num_seqs, blocks, max_partials(options.max_model_len))
+
+
 def build(
     result: PipelineResult,
     options: CompileOptions,
@@ -185,8 +193,7 @@ def build(
     tuning: Sequence[TuningRecord] = (),
 ) -> list[BuiltBucket]:
     """Libraries of all buckets, with the tiles that the records `tuning` have for their products."""
-    assert options.max_model_len is not None
-    bounds = Bounds(options.max_num_seqs, -(-options.max_model_len // options.block_size))
+    bounds = kernel_bounds(options)
     regions, buckets = [op.region for op in result.plan.ops], buckets_of(options)
     if options.tuning is not None:
         report.tuning = use_records(options.tuning, tuning, all_products(regions, buckets, bounds), target)

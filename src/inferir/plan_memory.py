@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from inferir.assemble import kv_groups
 from inferir.codegen.cache import CacheOptions, CompileCache
 from inferir.codegen.packing import total_bytes
-from inferir.codegen.tvm.bucket import distinct, lower_bucket
-from inferir.codegen.tvm.regions import Bounds
+from inferir.codegen.tvm.bucket import BucketMeta, distinct, lower_bucket
 from inferir.compile_types import CompileOptions, CompileReport, DebugOptions
-from inferir.compiler import buckets_of, capture, lower, resolve
+from inferir.compiler import buckets_of, capture, kernel_bounds, lower, resolve
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.model import load_source
 from inferir.ir.errors import InferirError
 from inferir.ir.kv_cache import plan_lanes
-from inferir.ir.manifest import max_edits
+from inferir.ir.manifest import max_edits, max_items
 from inferir.ir.target import Target
 from inferir.ir.types import TensorType
 from inferir.passes.manager import PipelineResult
@@ -82,15 +80,16 @@ def plan_memory(spec: str, options: CompileOptions, cache: CompileCache | None =
     captured = capture(source, options, cache, CompileReport(source.path))
     options = resolve(options, captured.facts)
     result = lower(captured, options, DebugOptions())
+    metas = _metas(result, options, target)
     return MemoryPlan(
         facts=captured.facts,
         target=target,
         options=options,
         checkpoint_bytes=sum(v.type.nbytes({}) for v in captured.graph.weights().values()),
         weight_bytes=total_bytes(v.type for v in result.graph.weights().values()),
-        arena_bytes=result.plan.arena_bytes,
+        arena_bytes=result.plan.arena_bytes + max(m.workspace_bytes for m in metas),
         io_bytes=_io_bytes(result, options),
-        scratch_bytes=_scratch_bytes(result, options, target),
+        scratch_bytes=max(m.scratch_bytes for m in metas),
         kv_block_bytes=plan_lanes(kv_groups(result)).block_bytes,
     )
 
@@ -102,7 +101,7 @@ def _io_bytes(result: PipelineResult, options: CompileOptions) -> int:
         "T": options.max_num_batched_tokens,
         "S": options.max_num_seqs,
         "R": options.max_num_seqs,
-        "A": options.max_num_batched_tokens,
+        "A": max_items(options.max_num_batched_tokens, options.max_model_len),
         "MB": -(-options.max_model_len // options.block_size),
         "E": max_edits(options.max_num_seqs, options.max_model_len),
     }
@@ -114,10 +113,7 @@ def _bytes(type_: TensorType, sizes: dict[str, int]) -> int:
     return math.prod(type_.concrete(sizes)) * type_.dtype.itemsize
 
 
-def _scratch_bytes(result: PipelineResult, options: CompileOptions, target: Target) -> int:
-    """The most that a kernel of any bucket keeps per thread, read off the kernels' text."""
-    assert options.max_model_len is not None
-    bounds = Bounds(options.max_num_seqs, -(-options.max_model_len // options.block_size))
+def _metas(result: PipelineResult, options: CompileOptions, target: Target) -> list[BucketMeta]:
+    """What the kernels of every bucket need, read off their text."""
     regions = distinct(op.region for op in result.plan.ops)
-    buckets: Iterable[int] = (lower_bucket(regions, b, target, bounds)[1].scratch_bytes for b in buckets_of(options))
-    return max(buckets)
+    return [lower_bucket(regions, b, target, kernel_bounds(options))[1] for b in buckets_of(options)]

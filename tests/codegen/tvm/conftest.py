@@ -98,8 +98,8 @@ class StepRunner:
             row[: 1 + len(arrays)] = [kernel, *(a.ctypes.data for a in arrays)]
         return table
 
-    def step(self, table: np.ndarray, n_t: int = 0, n_s: int = 0, n_r: int = 0, n_a: int = 0) -> None:
-        self._counts[:4] = (n_t, n_s, n_r, n_a)
+    def step(self, table: np.ndarray, n_t: int = 0, n_s: int = 0, n_r: int = 0, n_a: int = 0, n_m: int = 0) -> None:
+        self._counts[:5] = (n_t, n_s, n_r, n_a, n_m)
         pointers = [ctypes.c_void_p(a.ctypes.data) for a in (table, self.ctrl, self._counts)]
         self._library.inferir_step(pointers[0], len(table), self._words, pointers[1], pointers[2])
 

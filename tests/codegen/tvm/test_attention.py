@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from inferir.codegen.tvm.attention import attention_kernel
+from inferir.codegen.tvm.attention import attention_kernels
+from inferir.codegen.tvm.attention_merge import workspace_bytes
+from inferir.codegen.tvm.attention_parts import AttentionShape
+from inferir.ir.attn_split import SPLIT, split_count
 from inferir.ir.errors import CodegenError
 from inferir.ir.target import Target
 
-_MAX_BLOCKS = 40
+_MAX_BLOCKS = 130
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,8 @@ class Case:
     softcap: float = 0.0
     dtype: str = "bf16"
 
-    def kernel(self, target: Target, tile_tokens: int = 16) -> Any:
-        return attention_kernel(
+    def kernels(self, target: Target, tile_tokens: int = 16) -> Any:
+        return attention_kernels(
             "attention",
             heads=self.heads,
             kv_heads=self.kv_heads,
@@ -73,13 +76,24 @@ class Batch:
                 self.k_cache[block, :, :, at] = self.k[s][position].view(case.kv_heads, -1, kp)
                 self.v_cache[block, :, at // kp, :, at % kp] = self.v[s][position]
 
-    def items(self, tile: int) -> np.ndarray:
-        """Work items of at most `tile` tokens."""
-        rows, first = [], 0
+    def items(self, tile: int, split: bool = False) -> tuple[np.ndarray, int, int]:
+        """Work items of at most `tile` tokens, with `split` one for each of their splits where they have several; how
+        many are to be merged; rows of the workspace.
+        """
+        rows, first, partial = [], 0, 0
         for s, (length, new) in enumerate(self.work):
-            rows += [(s, first + i, min(tile, new - i), length - new + i) for i in range(0, new, tile)]
+            for i in range(0, new, tile):
+                count, position = min(tile, new - i), length - new + i
+                splits = split_count(position + count)
+                item = (s, first + i, count, position)
+                if split and splits > 1:
+                    rows += [(*item, j, partial + j * count) for j in range(splits)]
+                    partial += splits * count
+                else:
+                    rows.append((*item, -1, 0))
             first += new
-        return np.array(rows, np.int32)
+        rows.sort(key=lambda r: r[4] != 0)
+        return np.array(rows, np.int32), sum(r[4] == 0 for r in rows), partial
 
     def reference(self, absolute: bool = False) -> torch.Tensor:
         """The result in float64; `absolute`: of |v|, which bounds what rounding the weights can change."""
@@ -108,15 +122,20 @@ def _numpy(t: torch.Tensor) -> np.ndarray:
 def attend(runner: Callable[..., Any], aligned: Callable[..., np.ndarray]) -> Callable[..., torch.Tensor]:
     """Runs a case's kernel on a batch; the work items have at most `tile` tokens."""
 
-    def run(target: Target, batch: Batch, tile: int = 16, workers: int = 0, built_for: int = 16) -> torch.Tensor:
+    def run(
+        target: Target, batch: Batch, tile: int = 16, workers: int = 0, built_for: int = 16, split: bool = False
+    ) -> torch.Tensor:
         case = batch.case
-        module = runner([case.kernel(target, built_for)], target, workers)
-        items = batch.items(tile)
+        module = runner(case.kernels(target, built_for), target, workers)
+        items, merges, partials = batch.items(tile, split)
+        shape = AttentionShape(case.heads, case.kv_heads, case.head_dim, case.v_dim, case.block_size, case.dtype)
+        workspace = aligned(np.full(max(1, workspace_bytes(shape, partials) // 4), np.nan, np.float32))
         shape = (len(batch.q), case.heads, case.v_dim)
         out = aligned(np.zeros(shape, "uint16" if case.dtype == "bf16" else "float32"))
         tensors = (batch.q, batch.k_cache, batch.v_cache, batch.tables)
-        arrays = [*(aligned(_numpy(t)) for t in tensors), aligned(items), out]
-        module.step(module.table([(0, arrays)]), n_t=len(batch.q), n_s=len(batch.work), n_a=len(items))
+        arrays = [*(aligned(_numpy(t)) for t in tensors), aligned(items), out, workspace]
+        table = module.table([(0, arrays), (1, arrays)])
+        module.step(table, n_t=len(batch.q), n_s=len(batch.work), n_a=len(items), n_m=merges)
         result = torch.from_numpy(out)
         return result.view(torch.int16).view(torch.bfloat16) if case.dtype == "bf16" else result
 
@@ -206,11 +225,43 @@ def test_large_scores_and_infinities_stay_finite(host: Target, attend: Callable[
 def test_sizes_it_cannot_take_name_the_kernel(host: Target, change: dict[str, int], message: str) -> None:
     case = Case(**{**Case(4, 2, 16, 16).__dict__, **change})
     with pytest.raises(CodegenError, match=f"attention: {message}"):
-        case.kernel(host)
+        case.kernels(host)
 
 
 def test_decode_bucket_has_one_row_tile_height(host: Target) -> None:
-    kernel = Case(6, 2, 64, 64).kernel(host, tile_tokens=1)
+    kernel, _ = Case(6, 2, 64, 64).kernels(host, tile_tokens=1)
     names = [f.name for f in kernel.shared]
     assert sum("scores" in n for n in names) == 1
-    assert sum("sum" in n for n in names) == 1
+    assert sum("_sum_" in n for n in names) == 1
+
+
+_LONG = [Case(6, 2, 16, 16), Case(3, 1, 32, 20, window=700, softcap=20.0), Case(4, 4, 16, 8, block_size=16, window=40)]
+_EDGES = [(n * SPLIT + d, 1) for n in (1, 2, 3) for d in (-1, 0, 1)]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("case", _LONG, ids=lambda c: f"h{c.heads}-{c.kv_heads}-w{c.window}")
+def test_split_items_give_the_same_bits(
+    host: Target, attend: Callable[..., torch.Tensor], case: Case, dtype: str
+) -> None:
+    """One token at contexts around the ends of splits, and chunks across such ends, with and without split items."""
+    batch = Batch(Case(**{**case.__dict__, "dtype": dtype}), [*_EDGES, (2 * SPLIT + 9, 16), (5, 5)])
+    whole = attend(host, batch)
+    _check(batch, whole)
+    for workers in (0, 2):
+        assert torch.equal(attend(host, batch, workers=workers, split=True), whole)
+    assert torch.equal(attend(host, batch, 5, split=True), whole)
+    assert torch.equal(attend(host, batch, 1, split=True, built_for=1), whole)
+
+
+@pytest.mark.parametrize("window", [0, 300])
+def test_rows_across_splits_are_bit_identical_on_every_target(
+    target: Target, attend: Callable[..., torch.Tensor], window: int
+) -> None:
+    """A long prefill in tiles that lie across the ends of splits, and the same tokens one by one, split or not."""
+    batch = Batch(Case(2, 1, 16, 16, window=window), [(2 * SPLIT + 40, 2 * SPLIT + 40)])
+    whole = attend(target, batch, 13)
+    _check(batch, whole)
+    assert torch.equal(attend(target, batch, 1, built_for=1), whole)
+    assert torch.equal(attend(target, batch, 1, built_for=1, split=True), whole)
+    assert torch.equal(attend(target, batch, 16, split=True), whole)
