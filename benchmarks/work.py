@@ -40,7 +40,7 @@ class Work:
 
 
 def region_work(region: Node, counts: StepCounts, items: npt.NDArray[np.int32]) -> Work:
-    """`items` [A, 4] are the attention work items of the step: sequence, first token, tokens, position of the first."""
+    """`items` [A, 6] are the attention work items of the step (`inferir.ir.attn_split`)."""
     sizes = {T: counts.tokens, S: counts.seqs, R: counts.rows, A: counts.items}
     body: Graph = region.attrs["body"]
     ops = {n.op: n for n in body.nodes}
@@ -62,7 +62,9 @@ def _attention(node: Node, counts: StepCounts, items: npt.NDArray[np.int32]) -> 
     heads, dim, v_dim = (int(d) for d in (q.shape[1], q.shape[2], cache.shape[3]))
     window = int(node.attrs["window"])
     pairs, seen = 0, {}
-    for seq, _, tokens, start in items[: counts.items].tolist():
+    for seq, _, tokens, start, split, _ in items[: counts.items].tolist():
+        if split > 0:  # the item of the first split stands for all
+            continue
         last = np.arange(start + 1, start + tokens + 1)
         pairs += int((np.minimum(last, window) if window else last).sum())
         end, first = seen.get(seq, (0, start))

@@ -5,7 +5,8 @@
     inferir_stop(int64 *ctrl)
 
 A table row is the kernel's number and then the addresses of its parameters. `counts` is int32[8]: T, S, R, A, the
-number of attention work items to merge, then zeros. The control block is int64[CTRL_WORDS], zeroed, with the fields below set once by the host. All three return 0.
+number of attention work items to merge, then zeros. The control block is int64[CTRL_WORDS], zeroed, with the fields
+below set once by the host. All three return 0.
 """
 
 from __future__ import annotations

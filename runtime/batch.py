@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from inferir.ir.attn_split import SPLIT
+from inferir.runtime.attn_items import AttentionItems, StepItems
 from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
 from inferir.runtime.executor.base import Executor
 from inferir.runtime.kv.cache import TableInput
@@ -34,20 +36,24 @@ class PreparedStep:
     sampled: list[Request]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Decode:
-    """A step that gave each of its requests one token: their rows and positions [requests] i64."""
+    """A step that gave each of its requests one token: their rows and positions [requests] i64, the attention items
+    and for how many steps these are right: until a token is the first of a split.
+    """
 
     requests: list[Request]
     row: Array
     position: Array
     step: PreparedStep
+    items: StepItems
+    steps: int
 
 
 class InputBatch:
     """Rows of running requests over the executor's input arrays.
 
-    Inputs (by name, all C-contiguous): ids [T], positions [T], attn_items [A, 4], rows [R] i32; those of the draw,
+    Inputs (by name, all C-contiguous): ids [T], positions [T], attn_items [A, 6], rows [R] i32; those of the draw,
     which `SamplingRows` fills (`ir/draw_inputs.py`); and per KV table its slots [T] and block table [S, MB] i32. Models
     whose rotary frequencies depend on the sequence also have lengths [T] i32: the prompt's length, or position
     + 1 beyond the prompt.
@@ -63,6 +69,7 @@ class InputBatch:
         self._free_rows = list(range(max_seqs))  # a heap: the lowest row first keeps S small
         self._used_rows: set[int] = set()
         self._tokens = np.zeros((max_seqs, max_model_len), np.int32)
+        self._items = AttentionItems(executor.inputs["attn_items"], executor.splitting)
         self._sampling = SamplingRows(executor.inputs, max_seqs)
         self._prompt = np.zeros(max_seqs, np.int32)  # lengths of prompts
         self._copied = np.zeros((len(tables), max_seqs), np.int64).tolist()  # table entries that are up to date
@@ -86,11 +93,13 @@ class InputBatch:
         descriptor = BatchDescriptor(total, total == len(requests))
         offset = np.cumsum(count) - count
         self._fill_tokens(row, count, start, offset, total)
-        items = self._fill_items(row, count, start, offset, self._executor.attn_tile(descriptor))
+        items = self._items.fill(row, count, start, offset, self._executor.attn_tile(descriptor))
         sampled = [r for r, ends in zip(requests, last, strict=True) if ends]
         self._fill_rows(row[last], (offset + count - 1)[last], sampled)
-        step = PreparedStep(descriptor, StepCounts(total, max(self._used_rows) + 1, len(sampled), items), sampled)
-        self._last = _Decode(requests, row, start, step) if len(sampled) == total else None
+        counts = StepCounts(total, max(self._used_rows) + 1, len(sampled), items.total, items.merges)
+        step = PreparedStep(descriptor, counts, sampled)
+        decode = len(sampled) == total
+        self._last = _Decode(requests, row, start, step, items, _same_split(start)) if decode else None
         return step
 
     def _advance(self, last: _Decode) -> PreparedStep:
@@ -103,9 +112,22 @@ class InputBatch:
         if "lengths" in inputs:
             np.maximum(self._prompt[last.row], position + 1, out=inputs["lengths"][:total])
         self._fill_slots(last.row, position)
-        inputs["attn_items"][:total, 3] = position
         inputs["counter"][:total] += 1
+        last.steps -= 1
+        if last.steps:
+            self._items.advance(last.items, position)
+        else:
+            self._renew_items(last)
         return last.step
+
+    def _renew_items(self, last: _Decode) -> None:
+        """The attention items of a step in which a token is the first of a split."""
+        step, ones = last.step, np.ones(len(last.requests), np.int64)
+        tile = self._executor.attn_tile(step.descriptor)
+        last.items = self._items.fill(last.row, ones, last.position, np.arange(len(ones)), tile)
+        counts = replace(step.counts, items=last.items.total, merges=last.items.merges)
+        last.step = replace(step, counts=counts)
+        last.steps = _same_split(last.position)
 
     def append(self, request: Request, token: int) -> None:
         """Add a sampled token to the request and to its row."""
@@ -166,20 +188,12 @@ class InputBatch:
             blocks = self._inputs[table.block_tables][row, block]
             self._inputs[table.slots][: len(row)] = blocks * self._block_size + within
 
-    def _fill_items(self, row: Array, count: Array, start: Array, offset: Array, tile: int) -> int:
-        """One item per `tile` tokens of a sequence: (row, first token in the step, tokens, position of the first)."""
-        per_seq = -(-count // tile)
-        total = int(per_seq.sum())
-        seq = np.repeat(np.arange(len(count)), per_seq)
-        skipped = (np.arange(total) - np.repeat(np.cumsum(per_seq) - per_seq, per_seq)) * tile
-        items = self._inputs["attn_items"]
-        items[:total, 0] = row[seq]
-        items[:total, 1] = offset[seq] + skipped
-        items[:total, 2] = np.minimum(tile, count[seq] - skipped)
-        items[:total, 3] = start[seq] + skipped
-        return total
-
     def _fill_rows(self, row: Array, token: Array, sampled: list[Request]) -> None:
         total = len(sampled)
         self._inputs["rows"][:total] = token
         self._sampling.fill(row, sampled)
+
+
+def _same_split(position: Array) -> int:
+    """For how many steps, this one included, tokens that are now at `position` stay in their splits."""
+    return int((SPLIT - position % SPLIT).min())

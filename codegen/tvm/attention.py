@@ -69,8 +69,9 @@ def _row_tiles(group: int, tile_tokens: int, tallest: int) -> _Rows:
 
 @dataclass(frozen=True)
 class _Scratch:
-    """TIR addresses of the parts of scratch memory, and how many floats they take together."""
+    """How many floats the parts of scratch memory take together, and the TIR address of each."""
 
+    floats: int
     queries: str
     scores: str
     weights: str
@@ -80,7 +81,6 @@ class _Scratch:
     total_acc: str
     total_sums: str
     total_maxima: str
-    floats: int
 
     @property
     def state(self) -> str:
@@ -100,7 +100,7 @@ def _scratch(s: AttentionShape, height: int) -> _Scratch:
     starts = [sum(-(-size // 16) * 16 for size in sizes[:i]) for i in range(len(sizes) + 1)]
     if not weights:
         starts[2] = starts[1]  # weights replace scores in place
-    return _Scratch(*(f"T.address_of(SCRATCH[{i}])" for i in starts[:-1]), floats=starts[-1])
+    return _Scratch(starts[-1], *(f"T.address_of(SCRATCH[{i}])" for i in starts[:-1]))
 
 
 def attention_kernels(

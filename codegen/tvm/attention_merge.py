@@ -51,24 +51,26 @@ def merge_rows(s: AttentionShape) -> PrivateFunction:
 
     def merge(buffer: str, at: str, lanes: int) -> str:
         later = f"{buffer}[{at}] * {splat('after', lanes)}"
-        return f"TOTAL_{buffer}[{at}] = {call('inf_fma', lanes, f'TOTAL_{buffer}[{at}]', splat('before', lanes), later)}"
+        return (
+            f"TOTAL_{buffer}[{at}] = {call('inf_fma', lanes, f'TOTAL_{buffer}[{at}]', splat('before', lanes), later)}"
+        )
 
-    with function(w, name, state_pointers("TOTAL_") | state_pointers(""), "height"):
-        with w.block("for r in range(height):"):
-            w.line("old: T.let[T.float32] = TOTAL_MAX[r]")
-            w.line("late: T.let[T.float32] = MAX[r]")
-            with w.block(f"if late != {f32(LOWEST)}:"):
-                with w.block(f"if old == {f32(LOWEST)}:"):
-                    each(w, s.dims, copy)
-                    w.line(f"TOTAL_SUM[{sums}] = SUM[{sums}]")
-                    w.line("TOTAL_MAX[r] = late")
-                with w.block("else:"):
-                    w.line(f"new: T.let[T.float32] = {call('inf_vmax', 1, 'late', 'old')}")
-                    w.line(f"before: T.let[T.float32] = {call('inf_exp2_neg', 1, 'old - new')}")
-                    w.line(f"after: T.let[T.float32] = {call('inf_exp2_neg', 1, 'late - new')}")
-                    each(w, s.dims, lambda i, n: merge("ACC", ramp(f"r * {s.dims} + {i}", n), n))
-                    w.line(merge("SUM", sums, 16))
-                    w.line("TOTAL_MAX[r] = new")
+    pointers = state_pointers("TOTAL_") | state_pointers("")
+    with function(w, name, pointers, "height"), w.block("for r in range(height):"):
+        w.line("old: T.let[T.float32] = TOTAL_MAX[r]")
+        w.line("late: T.let[T.float32] = MAX[r]")
+        with w.block(f"if late != {f32(LOWEST)}:"):
+            with w.block(f"if old == {f32(LOWEST)}:"):
+                each(w, s.dims, copy)
+                w.line(f"TOTAL_SUM[{sums}] = SUM[{sums}]")
+                w.line("TOTAL_MAX[r] = late")
+            with w.block("else:"):
+                w.line(f"new: T.let[T.float32] = {call('inf_vmax', 1, 'late', 'old')}")
+                w.line(f"before: T.let[T.float32] = {call('inf_exp2_neg', 1, 'old - new')}")
+                w.line(f"after: T.let[T.float32] = {call('inf_exp2_neg', 1, 'late - new')}")
+                each(w, s.dims, lambda i, n: merge("ACC", ramp(f"r * {s.dims} + {i}", n), n))
+                w.line(merge("SUM", sums, 16))
+                w.line("TOTAL_MAX[r] = new")
     return PrivateFunction(name, w.text())
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from inferir.runtime.attn_items import Splitting
 from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
 
 
@@ -29,6 +30,11 @@ class Executor(Protocol):
 
     @property
     def inputs(self) -> Mapping[str, npt.NDArray[Any]]: ...
+
+    @property
+    def splitting(self) -> Splitting:
+        """What decides which attention work items are split."""
+        ...
 
     def attn_tile(self, descriptor: BatchDescriptor) -> int:
         """The most tokens an attention work item may have in such a step."""

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy.typing as npt
 
+from inferir.ir.attn_split import max_partials
 from inferir.ir.draw_inputs import EDIT_OPERANDS, ROW_OPERANDS
 from inferir.ir.errors import ArtifactError, EngineError
 from inferir.runtime import abi
 from inferir.runtime.arena import StepMemory
+from inferir.runtime.attn_items import Splitting
 from inferir.runtime.dispatcher import BatchDescriptor, Dispatcher, StepCounts
 from inferir.runtime.executor.base import StepOutputs
 from inferir.runtime.loader import LoadedArtifact
@@ -36,6 +38,8 @@ class CpuExecutor:
         self._dispatcher = Dispatcher(
             [(b, StepProgram(b, artifact.libraries[b.library], self._memory, self._workers)) for b in manifest.buckets]
         )
+        heads = min((g.spec.kv_heads for g in manifest.kv), default=1)
+        self.splitting = Splitting(self._workers.threads, heads, max_partials(manifest.limits.max_model_len))
         self._closed = False
 
     @property

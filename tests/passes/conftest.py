@@ -118,7 +118,7 @@ class Paged:
         for number, (name, tokens) in enumerate(chunks):
             start = self.lengths.get(name, 0)
             table = self.tables.setdefault(name, [])
-            columns["attn_items"].append([number, len(columns["ids"]), len(tokens), start])
+            columns["attn_items"].append([number, len(columns["ids"]), len(tokens), start, -1, 0])
             for position, token in enumerate(tokens, start):
                 if position // size >= len(table):
                     table.append(self.free.pop())

@@ -17,7 +17,7 @@ BEFORE = """graph @g(%ids: i64[T], %positions: i64[T]) -> (%6 as "y") {
   %6 = attn.attention(%3, %5, %4) {causal=true, layer=3, scale=0.5, softcap=2.0, window=3}
     : f32[T, 2, 4] @ "layers.3.attn:x"
 }"""
-AFTER = """graph @g(%ids: i32[T], %positions: i32[T], %slots: i32[T], %block_tables: i32[S, MB], %attn_items: i32[A, 4],
+AFTER = """graph @g(%ids: i32[T], %positions: i32[T], %slots: i32[T], %block_tables: i32[S, MB], %attn_items: i32[A, 6],
     %kcache.3: f32[NB, 1, 4, 4, 1], %vcache.3: f32[NB, 1, 4, 4, 1]) -> (%8 as "y", %6 as "kcache.3", %7 as "vcache.3") {
   %1 = core.weight {name="table"} : f32[16, 8]
   %2 = tensor.embedding(%1, %ids) : f32[T, 8]

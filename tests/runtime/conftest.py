@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferir.ir import attn_split
 from inferir.ir.artifact import (
     ArenaArg,
     Arg,
@@ -35,10 +36,12 @@ from inferir.ir.artifact import (
     file_records,
     write_manifest,
 )
+from inferir.ir.attn_split import ITEM_WIDTH
 from inferir.ir.draw_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
 from inferir.ir.dtypes import DType
 from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
 from inferir.ir.target import Target
+from inferir.runtime.attn_items import Splitting
 from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
 from inferir.runtime.engine import Engine, ModelLimits
 from inferir.runtime.executor.base import StepOutputs
@@ -95,6 +98,7 @@ class FakeExecutor:
     max_rows: int
     max_blocks: int
     tile: int = 3
+    splitting: Splitting = field(default_factory=lambda: Splitting(threads=2, kv_heads=1, rows=8))
     steps: list[tuple[BatchDescriptor, StepCounts]] = field(default_factory=list)
     closed: bool = False
 
@@ -103,7 +107,7 @@ class FakeExecutor:
         self.inputs: dict[str, np.ndarray] = {
             "ids": np.zeros(t, i32),
             "positions": np.zeros(t, i32),
-            "attn_items": np.zeros((t, 4), i32),
+            "attn_items": np.zeros((t + 100, ITEM_WIDTH), i32),
             "rows": np.zeros(self.max_rows, i32),
             **_draw_inputs(self.max_rows, self.max_seqs * 200),
         }
@@ -125,8 +129,12 @@ class FakeExecutor:
             assert len(set(slots.tolist())) == counts.tokens, "two tokens share a slot"
             cache[slots, 0] = x["ids"][: counts.tokens]
             cache[slots, 1] = x["positions"][: counts.tokens]
+        items = x["attn_items"][: counts.items].tolist()
+        self._check_splits(items, counts)
         owner: dict[int, tuple[int, int]] = {}
-        for row, first, count, position in x["attn_items"][: counts.items].tolist():
+        for row, first, count, position, split, _ in items:
+            if split > 0:
+                continue
             assert 0 <= row < counts.seqs
             assert 1 <= count <= self.attn_tile(descriptor)
             for i in range(count):
@@ -138,6 +146,23 @@ class FakeExecutor:
         sampling = zip(x["temperature"], x["seed"].tolist(), x["counter"].tolist(), strict=True)
         tokens = [draw(z, t, s, c) for z, (t, s, c) in zip(logits[: counts.rows], sampling, strict=False)]
         return StepOutputs(np.array(tokens, np.int32), logits[: counts.rows].astype(np.float32))
+
+    def _check_splits(self, items: list[list[int]], counts: StepCounts) -> None:
+        """Tokens whose splits have items of their own have one for each, with workspace rows of their own, in order."""
+        splits: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for *tokens, split, partial in items:
+            if split >= 0:
+                splits.setdefault(tuple(tokens), []).append((split, partial))
+        assert len(splits) == counts.merges
+        assert all(item[4] == 0 for item in items[: counts.merges])
+        used: list[int] = []
+        for (_, _, count, position), parts in splits.items():
+            parts.sort()
+            base = parts[0][1]
+            assert parts == [(s, base + s * count) for s in range(attn_split.split_count(position + count))]
+            used += range(base, base + len(parts) * count)
+        assert len(set(used)) == len(used)
+        assert all(0 <= row < self.splitting.rows for row in used)
 
     def _logits(self, row: int, position: int) -> np.ndarray:
         """Sum over tables of what the model says after the tokens that each table still shows."""
@@ -167,6 +192,7 @@ def make_engine(
     tokenizer: Tokenizer | None = None,
     max_rows: int | None = None,
     prefix_caching: bool = True,
+    splitting: Splitting | None = None,
     **options: Any,
 ) -> Engine:
     size: dict[str, Any] = {"block_size": BLOCK, "kv_heads": 1, "head_dim": 2, "value_dim": 2, "dtype": DType.F32}
@@ -183,6 +209,8 @@ def make_engine(
     executor = FakeExecutor(
         tables, windows, num_blocks, max_tokens, max_seqs, max_rows or max_seqs, -(-max_model_len // BLOCK)
     )
+    if splitting is not None:
+        executor.splitting = splitting
     return Engine(
         executor,
         KVCache(tables, BlockPool(num_blocks), prefix_caching=prefix_caching),
@@ -234,10 +262,10 @@ def compiled_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "read",
             "n_a",
             "cache block_tables attn_items y",
-            "for i in range(ATTN_ITEMS[chunk * 4 + 2]):",
-            "    p: T.let[T.int32] = ATTN_ITEMS[chunk * 4 + 3] + i",
-            "    block: T.let[T.int32] = BLOCK_TABLES[ATTN_ITEMS[chunk * 4] * 16 + p // 4]",
-            "    Y[ATTN_ITEMS[chunk * 4 + 1] + i] = CACHE[block * 4 + p % 4]",
+            "for i in range(ATTN_ITEMS[chunk * 6 + 2]):",
+            "    p: T.let[T.int32] = ATTN_ITEMS[chunk * 6 + 3] + i",
+            "    block: T.let[T.int32] = BLOCK_TABLES[ATTN_ITEMS[chunk * 6] * 16 + p // 4]",
+            "    Y[ATTN_ITEMS[chunk * 6 + 1] + i] = CACHE[block * 4 + p % 4]",
         ),
         kernel(
             "pick",
@@ -293,7 +321,7 @@ def compiled_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "bitmask": ("R", mask_words(COMPILED_VOCAB)),
         **{n: ("E",) for n, _ in EDIT_OPERANDS},
         "block_tables": ("S", "MB"),
-        "attn_items": ("A", 4),
+        "attn_items": ("A", ITEM_WIDTH),
         "tokens": ("R",),
         "logits": ("R", COMPILED_VOCAB),
     }

@@ -26,7 +26,7 @@ def served(engine: Engine, prompts: Sequence[int]) -> list[dict[int, int]]:
 
     def observe(descriptor: Any, counts: Any) -> Any:
         owner = {r.row: i for i, r in enumerate(requests) if r.row >= 0}
-        for row, first, count, position in inputs["attn_items"][: counts.items].tolist():
+        for row, first, count, position, _, _ in inputs["attn_items"][: counts.items].tolist():
             for i in range(count):
                 seen[owner[row]][position + i] = int(inputs["lengths"][first + i])
         return run(descriptor, counts)

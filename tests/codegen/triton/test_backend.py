@@ -39,7 +39,7 @@ def matmul(b: Any) -> Any:
 
 def attention(b: Any) -> Any:
     p = 2 if b.dtype is DType.BF16 else 1
-    meta = (b.arg(S, MB, dtype=DType.I32), b.arg(A, 4, dtype=DType.I32))
+    meta = (b.arg(S, MB, dtype=DType.I32), b.arg(A, 6, dtype=DType.I32))
     caches = (b.arg(NB, 2, 16 // p, 8, p), b.arg(NB, 2, 8 // p, 16, p))
     attrs = {"scale": 1.0, "kv_heads": 2, "block_size": 8, "layer": 0}
     return b.region(b.op("attn.paged", b.arg(T, 4, 16), *caches, *meta, **attrs), anchor="attention")

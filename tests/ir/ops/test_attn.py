@@ -61,7 +61,7 @@ def paged_graph(dtype: DType, block: int, window: int, softcap: float) -> Graph:
     b = Builder()
     q, k = b.input("q", TensorType((T, H, D), dtype)), b.input("k", TensorType((T, HK, D), dtype))
     v, slots = b.input("v", TensorType((T, HK, DV), dtype)), b.input("slots", TensorType((T,), DType.I32))
-    tables, items = b.input("tables", TensorType((S, MB), DType.I32)), b.input("items", TensorType((A, 4), DType.I32))
+    tables, items = b.input("tables", TensorType((S, MB), DType.I32)), b.input("items", TensorType((A, 6), DType.I32))
     kc, vc = b.input("kc", cache_type("k", HK, D, block, dtype)), b.input("vc", cache_type("v", HK, DV, block, dtype))
     kn = b.op("kv.write", kc, k, slots, role="k", block_size=block)
     vn = b.op("kv.write", vc, v, slots, role="v", block_size=block)
@@ -107,7 +107,7 @@ def test_paged_attention_equals_the_captured_form(
         for i, count in chunks:
             cut = rng.randint(0, count)
             for offset, size in ((0, cut), (cut, count - cut)):
-                items.append((i, rows + offset, size, done[i] + offset))
+                items.append((i, rows + offset, size, done[i] + offset, -1, 0))
             slots += [int(tables[i, p // block]) * block + p % block for p in range(done[i], done[i] + count)]
             rows += count
         step = {n: torch.cat([data[i][j][done[i] : done[i] + c] for i, c in chunks]) for j, n in enumerate("qkv")}
@@ -144,7 +144,7 @@ def test_misuse_is_refused() -> None:
         op("attn.attention", tensor(T, 3, 8), tensor(T, 2, 8), tensor(T, 2, 8), scale=1.0, layer=0)
     with pytest.raises(IRError, match="only causal"):
         op("attn.attention", tensor(T, 2, 8), tensor(T, 2, 8), tensor(T, 2, 8), scale=1.0, layer=0, causal=False)
-    meta = (tensor(S, MB, dtype=DType.I32), tensor(A, 4, dtype=DType.I32))
+    meta = (tensor(S, MB, dtype=DType.I32), tensor(A, 6, dtype=DType.I32))
     good = (tensor(NB, 2, 8, 16, 1), tensor(NB, 2, 16, 8, 1))
     attrs = {"scale": 1.0, "kv_heads": 2, "block_size": 16, "layer": 0}
     op("attn.paged", tensor(T, 4, 8), *good, *meta, **attrs)
