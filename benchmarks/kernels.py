@@ -97,9 +97,11 @@ def measure(llm: Any, step: str, repeats: int, probe: LimitProbe, regions: dict[
         columns[call.kernel].append(i)
     items = llm.engine.executor.inputs["attn_items"]
     out = []
-    for number, ops in columns.items():
+    counted: set[str] = set()  # regions: a second kernel of one has no work of its own
+    for number, ops in sorted(columns.items()):
         record = bucket.kernels[number]
-        one = region_work(regions[record.region], counts, items)
+        one = Work(0, 0, 0) if record.region in counted else region_work(regions[record.region], counts, items)
+        counted.add(record.region)
         work = Work(one.memory * len(ops), one.activations * len(ops), one.flops * len(ops))
         seconds = float(np.median(times[:, ops].sum(axis=1)))
         name = record.name.split("_", 1)[1]

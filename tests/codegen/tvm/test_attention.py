@@ -13,8 +13,12 @@ from inferir.codegen.tvm.attention import attention_kernels
 from inferir.codegen.tvm.attention_merge import workspace_bytes
 from inferir.codegen.tvm.attention_parts import AttentionShape
 from inferir.ir.attn_split import SPLIT, split_count
+from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
+from inferir.ir.graph import Builder, Graph
+from inferir.ir.interpreter import interpret
 from inferir.ir.target import Target
+from inferir.ir.types import TensorType
 
 _MAX_BLOCKS = 130
 
@@ -236,6 +240,7 @@ def test_decode_bucket_has_one_row_tile_height(host: Target) -> None:
 
 
 _LONG = [Case(6, 2, 16, 16), Case(3, 1, 32, 20, window=700, softcap=20.0), Case(4, 4, 16, 8, block_size=16, window=40)]
+_DTYPES = {torch.float32: DType.F32, torch.int32: DType.I32}
 _EDGES = [(n * SPLIT + d, 1) for n in (1, 2, 3) for d in (-1, 0, 1)]
 
 
@@ -252,6 +257,23 @@ def test_split_items_give_the_same_bits(
         assert torch.equal(attend(host, batch, workers=workers, split=True), whole)
     assert torch.equal(attend(host, batch, 5, split=True), whole)
     assert torch.equal(attend(host, batch, 1, split=True, built_for=1), whole)
+
+
+@pytest.mark.parametrize("case", _LONG, ids=lambda c: f"h{c.heads}-{c.kv_heads}-w{c.window}")
+def test_split_items_mean_what_the_reference_interpreter_says(
+    host: Target, attend: Callable[..., torch.Tensor], case: Case
+) -> None:
+    case = Case(**{**case.__dict__, "dtype": "f32"})
+    batch = Batch(case, [(2 * SPLIT + 9, 3), (5, 5), (SPLIT + 1, 1)])
+    items, merges, _ = batch.items(2, split=True)
+    assert merges == 3
+    b = Builder()
+    tensors = (batch.q, batch.k_cache, batch.v_cache, batch.tables, torch.from_numpy(items))
+    inputs = [b.input(f"x{i}", TensorType(tuple(t.shape), _DTYPES[t.dtype])) for i, t in enumerate(tensors)]
+    attrs = {"kv_heads": case.kv_heads, "block_size": case.block_size, "layer": 0}
+    out = b.op("attn.paged", *inputs, scale=case.head_dim**-0.5, window=case.window, softcap=case.softcap, **attrs)
+    want = interpret(Graph(tuple(inputs), (out,)), {f"x{i}": t for i, t in enumerate(tensors)})["out0"]
+    torch.testing.assert_close(attend(host, batch, 2, split=True), want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("window", [0, 300])

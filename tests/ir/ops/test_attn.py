@@ -81,7 +81,9 @@ def paged_graph(dtype: DType, block: int, window: int, softcap: float) -> Graph:
 def test_paged_attention_equals_the_captured_form(
     lengths: list[int], dtype: DType, shape: tuple[int, float], block: int, seed: int
 ) -> None:
-    """Sequences in random blocks, each advanced by random chunks (tiles of a chunk are separate items)."""
+    """Sequences in random blocks, each advanced by random chunks (tiles of a chunk are separate items, and some have an
+    item per split).
+    """
     rng = random.Random(seed)
     window, softcap = shape
     data = [qkv(n, dtype, seed + i) for i, n in enumerate(lengths)]
@@ -107,7 +109,8 @@ def test_paged_attention_equals_the_captured_form(
         for i, count in chunks:
             cut = rng.randint(0, count)
             for offset, size in ((0, cut), (cut, count - cut)):
-                items.append((i, rows + offset, size, done[i] + offset, -1, 0))
+                item = (i, rows + offset, size, done[i] + offset)
+                items += [(*item, 0, 0), (*item, 1, size)] if rng.random() < 0.3 else [(*item, -1, 0)]
             slots += [int(tables[i, p // block]) * block + p % block for p in range(done[i], done[i] + count)]
             rows += count
         step = {n: torch.cat([data[i][j][done[i] : done[i] + c] for i, c in chunks]) for j, n in enumerate("qkv")}
