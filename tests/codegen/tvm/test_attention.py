@@ -11,7 +11,7 @@ import torch
 
 from inferir.codegen.tvm.attention import attention_kernels
 from inferir.codegen.tvm.attention_merge import workspace_bytes
-from inferir.codegen.tvm.attention_parts import AttentionShape
+from inferir.codegen.tvm.attention_parts import SEGMENT, AttentionShape
 from inferir.ir.attn_split import SPLIT, split_count
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
@@ -232,6 +232,10 @@ def test_sizes_it_cannot_take_name_the_kernel(host: Target, change: dict[str, in
         case.kernels(host)
 
 
+def test_splits_are_made_of_whole_segments() -> None:
+    assert SPLIT % SEGMENT == 0
+
+
 def test_decode_bucket_has_one_row_tile_height(host: Target) -> None:
     kernel, _ = Case(6, 2, 64, 64).kernels(host, tile_tokens=1)
     names = [f.name for f in kernel.shared]
@@ -239,7 +243,12 @@ def test_decode_bucket_has_one_row_tile_height(host: Target) -> None:
     assert sum("_sum_" in n for n in names) == 1
 
 
-_LONG = [Case(6, 2, 16, 16), Case(3, 1, 32, 20, window=700, softcap=20.0), Case(4, 4, 16, 8, block_size=16, window=40)]
+_LONG = [
+    Case(6, 2, 16, 16),
+    Case(40, 1, 16, 33),
+    Case(3, 1, 32, 20, window=700, softcap=20.0),
+    Case(4, 4, 16, 8, block_size=16, window=40),
+]
 _DTYPES = {torch.float32: DType.F32, torch.int32: DType.I32}
 _EDGES = [(n * SPLIT + d, 1) for n in (1, 2, 3) for d in (-1, 0, 1)]
 
