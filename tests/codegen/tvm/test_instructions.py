@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from inferir.codegen.tvm.attention import attention_kernel
+from inferir.codegen.tvm.attention import attention_kernels
 from inferir.codegen.tvm.build import compile_object
 from inferir.codegen.tvm.matmul import MatmulTile, choose_tile, matmul_kernel, store_epilogue
 from inferir.codegen.tvm.microkernel import tile_vectors
@@ -82,7 +82,7 @@ def test_tall_tiles_of_every_target_stay_in_registers(target: str, dtype: str, i
 
 
 def test_attention_multiplies_with_native_dot_products_in_registers() -> None:
-    kernel = attention_kernel(
+    kernel, _ = attention_kernels(
         "attention",
         heads=9,
         kv_heads=3,

@@ -5,7 +5,7 @@ import tvm
 import tvm.script
 from tvm.script import ir, tirx
 
-from inferir.codegen.tvm.attention import attention_kernel
+from inferir.codegen.tvm.attention import attention_kernels
 from inferir.codegen.tvm.llvm_lib import library
 from inferir.codegen.tvm.matmul import MatmulTile, matmul_kernel, store_epilogue
 from inferir.codegen.tvm.parse import _Reader, _UnsupportedError, parse_module
@@ -22,11 +22,11 @@ def _bucket() -> str:
         "up", k=6, n=80, dtype="bf16", tile=MatmulTile(2, 5, 1), features=_FEATURES, epilogue=epilogue, extra=extra,
         interleave=2,
     )  # fmt: skip
-    attention = attention_kernel(
+    attention = attention_kernels(
         "attention", heads=6, kv_heads=2, head_dim=16, v_dim=20, block_size=32, window=40, softcap=5.0, scale=0.25,
         dtype="bf16", q_row_stride=96, out_row_stride=120, tile_tokens=2, max_blocks_per_seq=8, features=_FEATURES,
     )  # fmt: skip
-    return bucket_module_source([matmul, attention])
+    return bucket_module_source([matmul, *attention])
 
 
 def _module(body: str) -> str:
