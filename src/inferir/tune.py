@@ -20,7 +20,7 @@ from inferir.codegen.tvm.candidates import Race, build_races, lower_race
 from inferir.codegen.tvm.regions import Bounds
 from inferir.codegen.tvm.tiles import Product, candidates
 from inferir.compile_types import CompileOptions, CompileReport, DebugOptions, Progress
-from inferir.compiler import buckets_of, capture, check_target, lower, resolve
+from inferir.compiler import buckets_of, capture, check_target, kernel_bounds, lower, resolve
 from inferir.frontend.model import load_source
 from inferir.ir.bucket import Bucket
 from inferir.ir.errors import InferirError, TargetError, TuningError
@@ -143,9 +143,8 @@ def _jobs(
     say("passes", 0, 1)
     result = lower(captured, options, DebugOptions())
     say("passes", 1, 1)
-    assert options.max_model_len is not None
     report.model = captured.facts.name
-    bounds = Bounds(options.max_num_seqs, -(-options.max_model_len // options.block_size))
+    bounds = kernel_bounds(options)
     regions = distinct(op.region for op in result.plan.ops).values()
     features = frozenset(report.target.features)
     found = all_products(regions, buckets_of(options), bounds)
