@@ -45,8 +45,11 @@ class Measured:
         return self.least / self.seconds
 
 
-def capture(llm: Any, tokens: int, sequences: int, prompt: int, repeats: int) -> tuple[Any, Any, np.ndarray]:
-    """Run `sequences` prompts until a step of `tokens` tokens comes; its bucket, counts, and seconds [repeats, ops]."""
+def capture(
+    llm: Any, tokens: int, sequences: int, prompt: int, repeats: int
+) -> tuple[Any, Any, np.ndarray, np.ndarray]:
+    """Run `sequences` prompts until a step of `tokens` tokens comes; its bucket, counts, seconds
+    [repeats, ops] and attention items."""
     from inferir import SamplingParams
 
     executor = llm.engine.executor
@@ -57,14 +60,15 @@ def capture(llm: Any, tokens: int, sequences: int, prompt: int, repeats: int) ->
         if counts.tokens == tokens and counts.rows == sequences and not found:
             program = executor.program(descriptor)
             run(descriptor, counts)
-            found.append((program.bucket, counts, np.array([_stamps(program, counts) for _ in range(repeats)])))
+            seconds = np.array([_stamps(program, counts) for _ in range(repeats)])
+            found.append((program.bucket, counts, seconds, executor.inputs["attn_items"].copy()))
         return run(descriptor, counts)
 
     rng = random.Random(0)
     executor.run = observe
     try:
         prompts = [[rng.randrange(100, 10000) for _ in range(prompt)] for _ in range(sequences)]
-        llm.generate(prompts, SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True))
+        llm.generate(prompts, SamplingParams(max_tokens=40 + 2 * sequences, temperature=0.0, ignore_eos=True))
     finally:
         executor.run = run
     if not found:
@@ -85,7 +89,7 @@ def measure(llm: Any, step: str, repeats: int, probe: LimitProbe, regions: dict[
     before = probe.measure()
     prefill = step.startswith("p")
     n = int(step.removeprefix("p"))
-    bucket, counts, times = capture(llm, n, 1 if prefill else n, n if prefill else CONTEXT, repeats)
+    bucket, counts, times, items = capture(llm, n, 1 if prefill else n, n if prefill else CONTEXT, repeats)
     after = probe.measure()
     limits = Limits(*(max(a, b) for a, b in zip(asdict(before).values(), asdict(after).values(), strict=True)))
     print(
@@ -95,7 +99,6 @@ def measure(llm: Any, step: str, repeats: int, probe: LimitProbe, regions: dict[
     columns: dict[int, list[int]] = defaultdict(list)
     for i, call in enumerate(bucket.program):
         columns[call.kernel].append(i)
-    items = llm.engine.executor.inputs["attn_items"]
     out = []
     counted: set[str] = set()  # regions: a second kernel of one has no work of its own
     for number, ops in sorted(columns.items()):
