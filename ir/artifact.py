@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from inferir.ir.artifact_check import check_manifest
+from inferir.ir.atomic_file import replace_file
 from inferir.ir.errors import ArtifactError
 from inferir.ir.manifest import (
     ALIGNMENT,
@@ -119,15 +120,9 @@ def write_manifest(art_dir: str | os.PathLike[str], manifest: Manifest) -> Manif
     digest = _digest(raw)
     raw = raw[: _DIGEST_AT.start] + digest.encode() + raw[_DIGEST_AT.stop :]
     file = Path(art_dir) / MANIFEST
-    temporary = file.with_name(f".{MANIFEST}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as f:
-            f.write(raw)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, file)
+        replace_file(file, raw)
     except OSError as e:
-        temporary.unlink(missing_ok=True)
         raise ArtifactError(f"{file}: cannot be written: {e.strerror}") from None
     return msgspec.structs.replace(manifest, digest=digest)
 

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import msgspec
 
+from inferir.ir.atomic_file import replace_file
 from inferir.ir.errors import TuningError
 from inferir.ir.target import Target
 
@@ -107,16 +108,8 @@ def read_records(path: str | os.PathLike[str]) -> tuple[TuningRecord, ...]:
 def write_records(path: str | os.PathLike[str], records: Iterable[TuningRecord]) -> None:
     """Write a file of records: as a whole, or not at all. Raises `TuningError` naming the file."""
     file = Path(path)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     raw = msgspec.json.format(msgspec.json.encode(TuningFile(records=tuple(records))), indent=1) + b"\n"
     try:
-        with open(temporary, "wb") as f:
-            f.write(raw)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, file)
+        replace_file(file, raw)
     except OSError as error:
         raise TuningError(f"{file}: cannot be written: {error.strerror}") from None
-    finally:
-        if temporary.exists():
-            temporary.unlink()

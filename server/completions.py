@@ -16,7 +16,7 @@ from inferir.server.generation import Generation
 from inferir.server.logprobs import CompletionLogprobs, joined, prompt_logprobs
 from inferir.server.messages import Logprobs
 from inferir.server.parameters import engine_params, sequences, truncate, wish
-from inferir.server.responses import EventStream, json_response, while_connected
+from inferir.server.responses import answered, while_connected
 from inferir.server.service import Service
 
 DEFAULT_MAX_TOKENS = 16
@@ -41,12 +41,8 @@ async def completions(service: Service, request: Request, body: Mapping[str, Any
     echoes = _echoes(service, body, prompts)
     answer = _Answer(service, body, generation, echoes)
     await while_connected(request, generation.start())
-    if body.get("stream"):
-        return EventStream(answer.stream(usage, continuous), generation.close, headers)
-    try:
-        return json_response(await while_connected(request, answer.whole()), headers=headers)
-    finally:
-        await generation.close()
+    events = answer.stream(usage, continuous) if body.get("stream") else None
+    return await answered(request, answer.whole, events, generation.close, headers)
 
 
 class _Answer:

@@ -55,6 +55,22 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
                     await t
 
 
+async def answered(
+    request: Request,
+    whole: Callable[[], Awaitable[Any]],
+    events: AsyncIterator[Any] | None,
+    close: Callable[[], Awaitable[None]],
+    headers: Mapping[str, str],
+) -> Response:
+    """`events` as they come, or without them the document `whole`; `close` is called at the end of either."""
+    if events is not None:
+        return EventStream(events, close, headers)
+    try:
+        return json_response(await while_connected(request, whole()), headers=headers)
+    finally:
+        await close()
+
+
 class EventStream(Response):
     """Server-sent events: a JSON document per event, then `[DONE]`.
 
