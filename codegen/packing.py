@@ -1,6 +1,7 @@
 """Weights of an artifact: recipes evaluated once and written as a safetensors file.
 
-Every tensor starts at a multiple of 64 bytes.
+Every tensor starts at a multiple of 64 bytes. The file is written in large aligned pieces, so that the page cache can
+hold it in huge pages and a process that maps it right after has them too.
 
 A recipe is a small graph over checkpoint tensors (concatenate, pack, tabulate …) with one output. Code and weights are
 independent: the same kernels serve every checkpoint of an architecture.
@@ -15,6 +16,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache as cache_function
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,9 @@ Progress = Callable[[int, int], None]
 
 KIND = "weight"
 
+PIECE = 8 << 20
+"""Bytes written at once, a multiple of the huge page of every supported system (2 MiB)."""
+
 _SAFETENSORS = {
     DType.F64: "F64",
     DType.F32: "F32",
@@ -46,16 +51,14 @@ _SAFETENSORS = {
 }
 
 
-def _layout(types: Mapping[str, TensorType]) -> tuple[bytes, dict[str, int], int]:
-    """Header bytes, offset of every tensor from the start of the data, and size of the data.
+def _head(types: Mapping[str, TensorType]) -> bytes:
+    """Header bytes for tensors that follow one another, each padded to a multiple of 64 bytes.
 
     The format allows no holes, so the padding between tensors is tensors too, named `__pad.N`.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "inferir"}}
-    offsets: dict[str, int] = {}
     at = 0
     for i, (name, type_) in enumerate(types.items()):
-        offsets[name] = at
         end = at + type_.nbytes({})
         header[name] = {
             "dtype": _SAFETENSORS[type_.dtype],
@@ -69,7 +72,31 @@ def _layout(types: Mapping[str, TensorType]) -> tuple[bytes, dict[str, int], int
             at += pad
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % ALIGNMENT)
-    return struct.pack("<Q", len(text)) + text, offsets, at
+    return struct.pack("<Q", len(text)) + text
+
+
+class _Pieces:
+    """Collects bytes and writes them to an unbuffered file, `PIECE` at a time."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+        self._held = bytearray()
+
+    def add(self, content: bytes) -> None:
+        self._held += content
+        whole = len(self._held) // PIECE * PIECE
+        for at in range(0, whole, PIECE):
+            self._write(self._held[at : at + PIECE])
+        del self._held[:whole]
+
+    def flush(self) -> None:
+        self._write(self._held)
+        self._held.clear()
+
+    def _write(self, content: bytearray) -> None:
+        left = memoryview(bytes(content))
+        while left:
+            left = left[self._file.write(left) :]
 
 
 @dataclass(frozen=True)
@@ -119,18 +146,18 @@ def write_weights(
     `store` keeps finished tensors; `load` is called only for those it lacks. The file is written under a temporary name
     and renamed. Raises `ArtifactError` naming file and reason (disk full, say), leaving nothing.
     """
-    head, offsets, total = _layout(types)
+    head = _head(types)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
-            file.write(head)
+        with open(temporary, "wb", buffering=0) as file:
+            pieces = _Pieces(file)
+            pieces.add(head)
             for done, (name, type_) in enumerate(types.items()):
-                file.seek(len(head) + offsets[name])
-                file.write(_content(name, type_, recipes.get(name), load, store))
+                pieces.add(_content(name, type_, recipes.get(name), load, store))
+                pieces.add(bytes(-type_.nbytes({}) % ALIGNMENT))
                 if progress is not None:
                     progress(done + 1, len(types))
-            file.truncate(len(head) + total)
-            file.flush()
+            pieces.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
