@@ -103,6 +103,17 @@ class StepRunner:
         pointers = [ctypes.c_void_p(a.ctypes.data) for a in (table, self.ctrl, self._counts)]
         self._library.inferir_step(pointers[0], len(table), self._words, pointers[1], pointers[2])
 
+    def shared_chunks(self, table: np.ndarray, **counts: int) -> int:
+        """Run a step of one operation and return the number of chunks that the driver had. There must be workers."""
+        self.ctrl[pool.TICKET] = 0
+        self.step(table, **counts)
+        return max(1, int(self.ctrl[pool.TICKET]) >> 32)  # a single chunk makes no ticket
+
+    def run_chunk(self, table: np.ndarray, chunk: int) -> None:
+        """Run one chunk of the first operation alone, with the counts of the last step."""
+        row, counts, scratch = (ctypes.c_void_p(a.ctypes.data) for a in (table, self._counts, self._scratch))
+        self._library.inferir_dispatch(row, ctypes.c_int32(chunk), counts, scratch)
+
     def close(self) -> None:
         self._library.inferir_stop(ctypes.c_void_p(self.ctrl.ctypes.data))
         for thread in self._threads:

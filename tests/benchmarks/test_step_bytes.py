@@ -1,0 +1,123 @@
+"""A step of few tokens moves the bytes it must: each weight once, the visible keys and values, what fusion leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+from artifacts import VOCAB, write_model
+from benchmarks.work import Work, region_work
+from safetensors.torch import load_file
+
+from inferir.assemble import bucket_records
+from inferir.codegen.cache import CompileCache
+from inferir.codegen.tvm.bucket import BuiltBucket, distinct, lower_bucket
+from inferir.compile_types import CompileOptions, CompileReport, DebugOptions
+from inferir.compiler import capture, kernel_bounds, lower, resolve
+from inferir.frontend.model import load_source
+from inferir.ir.artifact import BucketRecord, WeightArg
+from inferir.ir.bucket import default_buckets
+from inferir.ir.graph import Node
+from inferir.ir.target import Target
+from inferir.passes.manager import PipelineResult
+from inferir.runtime.dispatcher import StepCounts
+
+LAYERS, HIDDEN, INNER = 2, 64, 160
+Q, KV = 4 * 16, 2 * 16  # heads, and heads that are cached, times their width
+BF16 = 2
+BEFORE = 9  # cached tokens of the first sequence of a step; each other has one more than the one before it
+
+# The operations of a step, and how many bf16 values each reads from or writes to the arena per token. Logits are f32.
+NORM = ("rms_norm", HIDDEN + HIDDEN)
+LAYER = [
+    ("linear", HIDDEN + Q + 2 * KV),
+    ("rotary_kv_write", Q + 2 * KV + Q),
+    ("attention", Q + Q),
+    ("attention_merge", 0),  # of split sequences only
+    ("linear_add", Q + HIDDEN + HIDDEN),
+    NORM,
+    ("linear_gated_act", HIDDEN + INNER),
+    ("linear_add", INNER + HIDDEN + HIDDEN),
+]
+STEP = [
+    ("embedding_rms_norm", HIDDEN + HIDDEN),
+    *LAYER,
+    *[NORM, *LAYER] * (LAYERS - 1),
+    ("gather_rms_norm", HIDDEN + HIDDEN),
+    ("linear", HIDDEN + 2 * VOCAB),
+    ("draw", 2 * VOCAB + 2),
+]
+
+
+class Program:
+    """A tiny Llama in bf16 lowered for the buckets whose steps are bound by memory; nothing is built."""
+
+    def __init__(self, model: Path) -> None:
+        options = CompileOptions(dtype="bf16", max_num_batched_tokens=64, max_num_seqs=16)
+        source = load_source(str(model), options.dtype)
+        captured = capture(source, options, CompileCache(None), CompileReport(model))
+        options = resolve(options, captured.facts)
+        self.result: PipelineResult = lower(captured, options, DebugOptions())
+        self.regions: Mapping[str, Node] = distinct(op.region for op in self.result.plan.ops)
+        target, bounds = Target.named("x86-64-v4+bf16+vnni"), kernel_bounds(options)
+        metas = {b: lower_bucket(self.regions, b, target, bounds)[1] for b in default_buckets(16)}
+        self.buckets = bucket_records(self.result, [BuiltBucket(b, m, b"", "", False) for b, m in metas.items()])
+        self.weights = self.result.graph.weights()
+        self.checkpoint = load_file(model / "model.safetensors")
+
+    def work(self, bucket: BucketRecord, tokens: int) -> list[Work]:
+        """What each operation has to do in a step of `tokens` sequences that decode."""
+        items = np.array([[s, s, 1, BEFORE + s, -1, 0] for s in range(tokens)], np.int32)
+        counts = StepCounts(tokens, tokens, tokens, tokens)
+        numbers: dict[str, int] = {}  # the first kernel of a region; a second one has no work of its own
+        found = []
+        for call in bucket.program:
+            region = bucket.kernels[call.kernel].region
+            first = numbers.setdefault(region, call.kernel) == call.kernel
+            found.append(region_work(self.regions[region], counts, items) if first else Work(0, 0, 0))
+        return found
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["own-head", "tied-head"])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return Program(write_model(tmp_path_factory.mktemp("model"), tie_word_embeddings=request.param))
+
+
+def test_each_weight_is_an_operand_of_one_operation(program: Program) -> None:
+    """But for the rotary tables, of which each layer looks up the rows of its tokens' positions.
+
+    The embedding table is looked up as well; if it is the head's weight too, the head has a packed copy of its own.
+    """
+    for bucket in program.buckets:
+        read = Counter(arg.name for call in bucket.program for arg in call.args if isinstance(arg, WeightArg))
+        tables = {name for name in program.weights if name.endswith((".cos", ".sin"))}
+        assert len(tables) == 2
+        assert read == {name: LAYERS if name in tables else 1 for name in program.weights}
+
+
+def test_packed_weights_are_those_of_the_checkpoint(program: Program) -> None:
+    """In bytes: all matrices in the layers and the head, whose outputs are filled up to whole blocks of 64."""
+    matrices = {n: t for n, t in program.checkpoint.items() if "_proj." in n}
+    assert len(matrices) == 7 * LAYERS
+    outputs = -(-VOCAB // 64) * 64
+    needed = BF16 * (sum(t.numel() for t in matrices.values()) + outputs * HIDDEN)
+    for bucket in program.buckets:
+        names = [arg.name for call in bucket.program for arg in call.args if isinstance(arg, WeightArg)]
+        packed = [program.weights[name].type for name in names if name.endswith(".packed")]
+        assert sum(prod(t.shape) * t.dtype.itemsize for t in packed) == needed
+        for tokens in (bucket.lo, bucket.hi - 1):
+            visible = sum(BEFORE + s + 1 for s in range(tokens))
+            cached = BF16 * LAYERS * visible * 2 * KV
+            assert sum(w.memory for w in program.work(bucket, tokens)) == needed + cached
+
+
+def test_operations_of_a_step_and_the_activations_between_them(program: Program) -> None:
+    for bucket in program.buckets:
+        names = [bucket.kernels[call.kernel].name.split("_", 1)[1] for call in bucket.program]
+        for tokens in (bucket.lo, bucket.hi - 1):
+            values = [w.activations / (BF16 * tokens) for w in program.work(bucket, tokens)]
+            assert list(zip(names, values, strict=True)) == STEP
