@@ -165,49 +165,66 @@ def update_softmax(name: str, s: AttentionShape, *, window: int, softcap: float,
     """One online softmax step of every row over the score vectors from_vec .. to_vec of the segment at `base`.
 
     Scores become weights 2^(score - maximum), 0 where masked; sums, maxima and accumulators are brought to the new
-    maximum. Sums add the weights as stored, so that rounded weights still add up to one.
+    maximum. Sums add the weights as stored, so that rounded weights still add up to one. Only vectors at the edges of
+    what a row sees are masked. `scale` (positive) and log2(e) are left out of stored scores and multiplied into the
+    exponent, except with a soft cap.
     """
     log2e = math.log2(math.e)
-    w = Writer()
+    unit = 1.0 if softcap else scale * log2e
     bf16 = s.dtype == "bf16"
     pointers = {
         "SCORES": ("scores", "float32"),
         "WEIGHTS": ("weights", "uint16" if bf16 else "float32"),
         **state_pointers(""),
     }
-    name = f"{name}_softmax"
     lane, here = "T.ramp(0, 1, 16)", f"T.ramp(r * {SEGMENT} + v * 16, 1, 16)"
-    scalars = "height group position base from_vec to_vec"
-    source = Writer()
-    with function(source, name, pointers, scalars), source.block("for r in range(height):"):
-        w = source
-        w.line("last: T.let[T.int32] = position + T.truncdiv(r, group) - base")
-        w.line('top = T.alloc_buffer((16,), "float32")')
-        w.line('part = T.alloc_buffer((16,), "float32")')
-        w.line(f"top[{lane}] = {f32(LOWEST, 16)}")
-        w.line(f"part[{lane}] = {f32(0.0, 16)}")
-        with w.block("for v in T.serial(from_vec, to_vec):"):
+    w = Writer()
+
+    def find_top(first: str, end: str, masked: bool) -> None:
+        with w.block(f"for v in T.serial({first}, {end}):"):
             if softcap:
                 inner = call("inf_tanh", 16, f"SCORES[{here}] * {f32(scale / softcap, 16)}")
                 w.line(f"x: T.let = {inner} * {f32(softcap * log2e, 16)}")
             else:
-                w.line(f"x: T.let = SCORES[{here}] * {f32(scale * log2e, 16)}")
-            w.line("lanes: T.let = T.ramp(v * 16, 1, 16)")
-            visible = f"lanes <= {splat('last', 16)}"
-            if window:
-                visible = f"T.And({visible}, lanes > {splat(f'last - {window}', 16)})"
-            w.line(f"y: T.let = T.Select({visible}, x, {f32(-math.inf, 16)})")
-            w.line(f"SCORES[{here}] = y")
+                w.line(f"x: T.let = SCORES[{here}]")
+            if masked:
+                w.line("lanes: T.let = T.ramp(v * 16, 1, 16)")
+                visible = f"lanes <= {splat('last', 16)}"
+                if window:
+                    visible = f"T.And({visible}, lanes > {splat(f'last - {window}', 16)})"
+                w.line(f"y: T.let = T.Select({visible}, x, {f32(-math.inf, 16)})")
+            else:
+                w.line("y: T.let = x")
+            if masked or softcap:
+                w.line(f"SCORES[{here}] = y")
             w.line(f"top[{lane}] = {call('inf_vmax', 16, 'y', f'top[{lane}]')}")
+
+    name = f"{name}_softmax"
+    with function(w, name, pointers, "height group position base from_vec to_vec"), w.block("for r in range(height):"):
+        w.line("last: T.let[T.int32] = position + T.truncdiv(r, group) - base")
+        w.line('top = T.alloc_buffer((16,), "float32")')
+        w.line('part = T.alloc_buffer((16,), "float32")')
+        w.line(f"top[{lane}] = {f32(-math.inf, 16)}")
+        w.line(f"part[{lane}] = {f32(0.0, 16)}")
+        seen = f"T.shift_right(T.max(0, last - {window} + 16), 4)" if window else "from_vec"
+        w.line(f"first_whole: T.let[T.int32] = T.min(to_vec, T.max(from_vec, {seen}))")
+        whole = "T.shift_right(T.max(0, last + 1), 4)"
+        w.line(f"end_whole: T.let[T.int32] = T.min(to_vec, T.max(first_whole, {whole}))")
+        if window:
+            find_top("from_vec", "first_whole", masked=True)
+        find_top("first_whole", "end_whole", masked=False)
+        find_top("end_whole", "to_vec", masked=True)
         w.line("old: T.let[T.float32] = MAX[r]")
-        w.line(f"new: T.let[T.float32] = {call('inf_vmax', 1, call('inf_hmax', 16, f'top[{lane}]'), 'old')}")
+        top = f"{call('inf_hmax', 16, f'top[{lane}]')} * {f32(unit)}"
+        w.line(f"new: T.let[T.float32] = {call('inf_vmax', 1, top, 'old')}")
         with w.block("for v in T.serial(from_vec, to_vec):"):
-            weight = call("inf_exp2_neg", 16, f"SCORES[{here}] - {splat('new', 16)}")
+            exponent = call("inf_fma", 16, f"SCORES[{here}]", f32(unit, 16), splat("-new", 16))
             if bf16:
+                weight = call("inf_exp2_weight", 16, exponent)
                 w.line(f"p: T.let = {call('inf_f32_to_bf16', 16, weight)}")
                 w.line(f"part[{lane}] = part[{lane}] + {call('inf_bf16_to_f32', 16, 'p')}")
             else:
-                w.line(f"p: T.let = {weight}")
+                w.line(f"p: T.let = {call('inf_exp2_neg', 16, exponent)}")
                 w.line(f"part[{lane}] = part[{lane}] + p")
             w.line(f"WEIGHTS[{here}] = p")
         w.line(f"factor: T.let[T.float32] = {call('inf_exp2_neg', 1, 'old - new')}")
@@ -217,7 +234,7 @@ def update_softmax(name: str, s: AttentionShape, *, window: int, softcap: float,
         with w.block("if factor != T.float32(1):"), w.block(f"for i in range({s.dims // 16}):"):
             at = f"T.ramp(r * {s.dims} + i * 16, 1, 16)"
             w.line(f"ACC[{at}] = ACC[{at}] * {splat('factor', 16)}")
-    return PrivateFunction(name, source.text())
+    return PrivateFunction(name, w.text())
 
 
 def weighted_sum(s: AttentionShape, height: int, features: frozenset[str]) -> PrivateFunction:

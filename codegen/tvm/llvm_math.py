@@ -119,6 +119,29 @@ def _exp2_neg(b: Body, x: str) -> str:
     return b.select(kept, scaled, b.const("f", 0.0))
 
 
+@helper("inf_exp2_weight", "f->f")
+def _exp2_weight(b: Body, x: str) -> str:
+    """2**x for x <= 0 within 1e-4 relative, 0 far below (also for -inf): softmax weights that are stored as bf16."""
+    c = [0.9999280729173707, 0.6932609864391124, 0.2426111327916374, 0.05517166876298003]
+    low = b.const("f", -126.0)
+    if "avx512f" in b.features and b.lanes == 16:
+        low = b.const("f", -200.0)
+        x = b.select(b.fcmp("olt", x, low), low, x)
+        n = b.intrinsic("rint", "f", x)
+        p = b.horner(b.fsub(x, n), c)
+        kind = b.type("f")
+        b.declares.add(f"declare {kind} @llvm.x86.avx512.mask.scalef.ps.512({kind}, {kind}, {kind}, i16, i32)")
+        arguments = f"{kind} {p}, {kind} {n}, {kind} {p}, i16 -1, i32 4"
+        return b.emit(f"call {kind} @llvm.x86.avx512.mask.scalef.ps.512({arguments})")
+    kept = b.fcmp("uge", x, low)
+    x = b.select(b.fcmp("olt", x, low), low, x)
+    magic = b.const("f", _MAGIC + 127.0)
+    t = b.fadd(x, magic)
+    p = b.horner(b.fsub(x, b.fsub(t, magic)), c)
+    scaled = b.fmul(p, b.floats(b.op("shl", "i", b.bits(t), b.const("i", 23))))
+    return b.select(kept, scaled, b.const("f", 0.0))
+
+
 @helper("inf_log", "f->f")
 def _log(b: Body, x: str) -> str:
     """Natural logarithm within 2e-7 relative; 0 gives -inf, negative numbers NaN."""

@@ -33,7 +33,7 @@ SYNC: dict[str, tuple[str, str, str]] = {
     "inf_addr": ("int64", "", _function("i64", "inf_addr", "ptr %p", "%r = ptrtoint ptr %p to i64", "ret i64 %r")),
     "inf_dispatch_address": (
         "int64",
-        "declare i32 @inferir_dispatch(ptr, i32, ptr, ptr)",
+        "declare i32 @inferir_dispatch(ptr, i32, i32, ptr, ptr)",
         _function("i64", "inf_dispatch_address", "", "%r = ptrtoint ptr @inferir_dispatch to i64", "ret i64 %r"),
     ),
     "inf_stamp": (
@@ -110,6 +110,17 @@ SYNC: dict[str, tuple[str, str, str]] = {
             "i32", "inf_prefetch", "ptr %p", "call void @llvm.prefetch.p0(ptr %p, i32 1, i32 3, i32 1)", "ret i32 0"
         ),
     ),
+    "inf_prefetch_read": (
+        "int32",
+        "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
+        _function(
+            "i32",
+            "inf_prefetch_read",
+            "ptr %p",
+            "call void @llvm.prefetch.p0(ptr %p, i32 0, i32 2, i32 1)",
+            "ret i32 0",
+        ),
+    ),
     "inf_pause": (
         "int32",
         "declare void @llvm.x86.sse2.pause()",
@@ -140,9 +151,9 @@ SYNC: dict[str, tuple[str, str, str]] = {
         _function(
             "i32",
             "inf_call",
-            "i64 %f, ptr %row, i32 %chunk, ptr %counts, ptr %scratch",
+            "i64 %f, ptr %row, i32 %first, i32 %chunks, ptr %counts, ptr %scratch",
             "%p = inttoptr i64 %f to ptr",
-            "%r = call i32 %p(ptr %row, i32 %chunk, ptr %counts, ptr %scratch)",
+            "%r = call i32 %p(ptr %row, i32 %first, i32 %chunks, ptr %counts, ptr %scratch)",
             "ret i32 %r",
         ),
     ),

@@ -53,6 +53,7 @@ class MatmulTile:
 
 _CHUNK_BYTES = 128 * 1024  # of weights, when few rows make a chunk memory-bound
 _CHUNK_MADDS = 2_500_000  # multiply-adds of a compute-bound chunk: about 20 microseconds
+_TILES_AHEAD = 4  # tiles of a panel from which on they prefetch the next block, a quarter each
 _CHUNKS = 32  # chunks an operation should have, so that a few threads share it evenly
 
 
@@ -99,7 +100,8 @@ def matmul_kernel(
         raise CodegenError(f"{name}: {n} outputs cannot be interleaved by {interleave}")
     kind, words, steps, blocks = MEMORY[dtype], stride // pair, k // pair, -(-n // BLOCK)
     vectors = {rows: tile_vectors(rows, dtype, features) for rows in range(tile.rows, 0, -1)}
-    shared = {rows: micro_kernel(dtype, rows, v) for rows, v in vectors.items()}
+    ahead = tile.panel >= _TILES_AHEAD * tile.rows
+    shared = {rows: micro_kernel(dtype, rows, v, ahead) for rows, v in vectors.items()}
     params = (Param("x", kind), Param("w", kind), *extra)
     w = Writer()
     w.lines(_epilogue_function(name, n, interleave, epilogue, extra).splitlines())
@@ -113,12 +115,20 @@ def matmul_kernel(
             w.line("block: T.let[T.int32] = first_block + i")
             w.line("row: T.let[T.int32] = first_row + t * low + T.min(t, longer)")
             w.line("height: T.let[T.int32] = low + T.cast(t < longer, 'int32')")
+            if ahead:
+                after = f"T.truncdiv(later, panels) * {tile.blocks} + i"
+                w.line(f"next_block: T.let[T.int32] = T.min({after}, {blocks - 1})")
             for rows, function in shared.items():
                 with w.block(f"{'el' if rows < tile.rows else ''}if height == {rows}:"):
                     for part in range(0, 4, vectors[rows]):
                         x = f"T.address_of(X[T.cast(row, 'int64') * {words}])"
                         at = f"T.address_of(W[T.cast(block, 'int64') * {steps * BLOCK} + {16 * part}])"
-                        args = f"{x}, {at}, T.address_of(ACC[{16 * part}]), {words}, {steps}"
+                        args = f"{x}, {at}, T.address_of(ACC[{16 * part}]), "
+                        if ahead:
+                            quarter = f"T.truncmod(t * {4 // vectors[rows]} + {part // vectors[rows]}, 4)"
+                            line = f"T.cast(next_block, 'int64') * {steps * BLOCK} + {quarter} * {steps * 16}"
+                            args += f"T.address_of(W[{line}]), "
+                        args += f"{words}, {steps}"
                         w.line(f"T.evaluate(Mod.{function.name}({args}))")
             pointers = "".join(f"{p.name}, " for p in extra)
             w.line(f"T.evaluate(Mod.{name}_out({pointers}scratch, row, height, block))")
@@ -131,8 +141,11 @@ def _read_chunk(w: Writer, tile: MatmulTile, rows_symbol: str) -> None:
     """From the chunk number to its first block and rows, and how the rows are split into tiles."""
     w.line(f"panels: T.let[T.int32] = T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel})")
     w.line(f"first_block: T.let[T.int32] = T.truncdiv(chunk, panels) * {tile.blocks}")
-    w.line(f"first_row: T.let[T.int32] = T.truncmod(chunk, panels) * {tile.panel}")
-    w.line(f"rows: T.let[T.int32] = T.min({tile.panel}, {rows_symbol} - first_row)")
+    w.line("panel: T.let[T.int32] = T.truncmod(chunk, panels)")
+    w.line(f"small: T.let[T.int32] = T.truncdiv({rows_symbol}, panels)")
+    w.line(f"more: T.let[T.int32] = {rows_symbol} - small * panels")
+    w.line("first_row: T.let[T.int32] = panel * small + T.min(panel, more)")
+    w.line("rows: T.let[T.int32] = small + T.cast(panel < more, 'int32')")
     w.line(f"tiles: T.let[T.int32] = T.truncdiv(rows + {tile.rows - 1}, {tile.rows})")
     w.line("low: T.let[T.int32] = T.truncdiv(rows, tiles)")
     w.line("longer: T.let[T.int32] = rows - low * tiles")

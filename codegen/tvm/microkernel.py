@@ -6,11 +6,14 @@
 
 for bf16 with pairs: `x` and `w` are int32 (two bf16), `steps` is K / 2, and each step adds the two products of a pair.
 One loop over K in order, whatever the tile size, so a row's result does not depend on which variant computed it.
+
+`NAME_ahead` has one more parameter after `acc`, the address `ahead`, and asks for one cache line there per step:
+weights that the same thread needs next, on their way from memory while these are multiplied.
 """
 
 from __future__ import annotations
 
-from inferir.codegen.tvm.llvm_lib import call
+from inferir.codegen.tvm.llvm_lib import call, sync
 from inferir.codegen.tvm.source import PrivateFunction, Writer
 from inferir.ir.errors import CodegenError
 
@@ -57,20 +60,23 @@ def tile_vectors(rows: int, dtype: str, features: frozenset[str]) -> int:
     return next(v for v in (4, 2, 1) if rows == 1 or v == 1 or rows <= most_rows(v, dtype, features))
 
 
-def micro_kernel(dtype: str, rows: int, vectors: int) -> PrivateFunction:
-    """The function for one tile shape; `dtype` is "bf16" or "f32"."""
+def micro_kernel(dtype: str, rows: int, vectors: int, ahead: bool = False) -> PrivateFunction:
+    """The function for one tile shape; `dtype` is "bf16" or "f32"; `ahead`: the variant that prefetches."""
     if dtype not in MEMORY:
         raise CodegenError(f"matmul: no micro-kernel for {dtype}")
-    name = f"mm_{dtype}_{rows}x{vectors}"
+    name = f"mm_{dtype}_{rows}x{vectors}{'_ahead' if ahead else ''}"
     kind = MEMORY[dtype]
     vector = f"{kind}x16"
     w = Writer()
     w.line("@T.prim_func(private=True)")
-    head = f'x: T.handle("{kind}"), w: T.handle("{kind}"), acc: T.handle("float32"), x_stride: T.int32, steps: T.int32'
-    with w.block(f"def {name}({head}) -> T.int32:"):
+    head = f'x: T.handle("{kind}"), w: T.handle("{kind}"), acc: T.handle("float32")'
+    head += f', ahead: T.handle("{kind}")' if ahead else ""
+    with w.block(f"def {name}({head}, x_stride: T.int32, steps: T.int32) -> T.int32:"):
         w.line('T.func_attr({"tirx.noalias": True})')
         for buffer, data, element in (("X", "x", kind), ("W", "w", kind), ("ACC", "acc", "float32")):
             w.line(f'{buffer} = T.decl_buffer((1,), "{element}", data={data})')
+        if ahead:
+            w.line(f'AHEAD = T.decl_buffer((1,), "{kind}", data=ahead)')
         # Register tiles: constant indices after unrolling, so LLVM keeps every vector of `a` in a register.
         stack = 'annotations={"disable_lower_builtin": True}'
         w.line(f'a = T.alloc_buffer(({rows * vectors}, 16), "float32", {stack})')
@@ -78,6 +84,8 @@ def micro_kernel(dtype: str, rows: int, vectors: int) -> PrivateFunction:
         with w.block(f"for i in T.unroll({rows * vectors}):"):
             w.line(f"a[i, {lane}] = T.broadcast(T.float32(0), 16)")
         with w.block("for k in range(steps):"):
+            if ahead:
+                w.line(f"T.evaluate({sync('inf_prefetch_read', 'T.address_of(AHEAD[k * 16])')})")
             for v in range(vectors):
                 w.line(f"w{v}: T.let[T.{vector}] = W[T.ramp(k * {BLOCK} + {16 * v}, 1, 16)]")
             with w.block(f"for r in T.unroll({rows}):"):

@@ -3,16 +3,19 @@
 ABI of the shared object (x86-64 System V; every function returns int32 0)::
 
     inferir_step(int64 *table, int32 n_ops, int32 row_words, int64 *ctrl, int32 *counts)
-    inferir_dispatch(int64 *row, int32 chunk, int32 *counts, float *scratch)
+    inferir_dispatch(int64 *row, int32 first, int32 chunks, int32 *counts, float *scratch)
     inferir_worker(int64 *ctrl, int32 tid)
 
 `table` holds one row of `row_words` int64 per operation: the kernel's number (its position in `kernels`), then the
-absolute addresses of its parameters. `counts` is int32[8]: `COUNT_NAMES`, then zeros. Buffers are 64-byte aligned.
+absolute addresses of its parameters. `counts` is int32[8]: `COUNT_NAMES`, then the number
+of threads, which `inferir_step` sets, and zeros. Buffers are 64-byte aligned.
 
 `inferir_step` runs the operations in order and returns when the last one is done. An operation is a ticket: chunks are
 claimed by compare-and-swap by the calling thread (the leader) and by the workers, and it ends when its chunks are done,
-not when every worker has answered, so a worker without a core holds up at most the chunk it is in. An operation of one
-chunk runs on the leader without being published.
+not when every worker has answered, so a worker without a core holds up at most the chunks it has claimed. A claim takes
+two thirds of a thread's share of the chunks that are left, `MOST_CLAIMED` at most (guided self-scheduling,
+Polychronopoulos and Kuck 1987): while much is left, few words travel between cores and a thread reads memory in one
+long run; the end is shared chunk by chunk. An operation of one chunk runs on the leader without being published.
 
 `inferir_worker` is the body of a worker thread (started by the host, any number, `tid` from 1; the leader has 0). It
 calls chunks through the dispatch address in the control block, so workers outlive a step and serve every bucket's
@@ -48,6 +51,8 @@ from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel, Writer
 from inferir.ir.errors import CodegenError
 
 CTRL_WORDS = 64
+THREADS = 5  # word of the counts
+MOST_CLAIMED = 8  # chunks
 LATE = 9
 TICKET, DONE, ROW, COUNTS, DISPATCH, EPOCH, SLEEPERS = 0, 8, 16, 17, 18, 24, 32
 STOP, WORKERS, SPIN, SCRATCH, SCRATCH_BYTES, PROFILE = 40, 41, 42, 43, 44, 45
@@ -98,16 +103,19 @@ def _counts(w: Writer) -> None:
 
 def _dispatch(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
     w.line("@T.prim_func")
-    params = 'row: T.handle("int64"), chunk: T.int32, counts: T.handle("int32"), scratch: T.handle("float32")'
-    with w.block(f"def dispatch({params}) -> T.int32:"):
+    params = 'row: T.handle("int64"), first: T.int32, chunks: T.int32, counts: T.handle("int32")'
+    with w.block(f'def dispatch({params}, scratch: T.handle("float32")) -> T.int32:'):
         w.line(_EXPORT.format("inferir_dispatch"))
         w.line('OP = T.decl_buffer((1,), "int64", data=row)')
         with w.block('with T.attr(T.int32(0), "pragma_import_llvm", LLVM_LIBRARY):'):
             _counts(w)
             for i, kernel in enumerate(kernels):
                 pointers = "".join(f"{sync('inf_ptr', f'OP[{j + 1}]')}, " for j in range(len(kernel.params)))
-                with w.block(f"{'el' if i else ''}if OP[0] == T.int64({i}):"):
-                    w.line(f"T.evaluate(Mod.{kernel.name}({pointers}chunk, {', '.join(COUNT_NAMES)}, scratch))")
+                with w.block(f"{'el' if i else ''}if OP[0] == T.int64({i}):"), w.block("for c in range(chunks):"):
+                    # After its last chunk a thread's next claim probably follows those of the others, of like size.
+                    others = f"T.Select(c + 1 == chunks, chunks * (COUNT[{THREADS}] - 1), 0)"
+                    numbers = f"first + c, first + c + 1 + {others}, {', '.join(COUNT_NAMES)}"
+                    w.line(f"T.evaluate(Mod.{kernel.name}({pointers}{numbers}, scratch))")
         w.line("return T.int32(0)")
 
 
@@ -128,6 +136,7 @@ def _step(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
         w.line(f"CTRL[{DISPATCH}] = {sync('inf_dispatch_address')}")
         scratch = sync("inf_ptr", f"CTRL[{SCRATCH}]")
         w.line(f"workers: T.let[T.int32] = T.cast(CTRL[{WORKERS}], 'int32')")
+        w.line(f"COUNT[{THREADS}] = workers + 1")
         _stamp(w, "0")
         with w.block("for i in range(n_ops):"):
             w.line("total[0] = 0")
@@ -135,8 +144,8 @@ def _step(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
                 with w.block(f"{'el' if i else ''}if TABLE[i * row_words] == T.int64({i}):"):
                     w.line(f"total[0] = {kernel.chunks}")
             row = "T.address_of(TABLE[i * row_words])"
-            with w.block("if T.Or(total[0] == 1, workers == 0):"), w.block("for c in range(total[0]):"):
-                w.line(f"T.evaluate(Mod.dispatch({row}, c, counts, {scratch}))")
+            with w.block("if T.Or(total[0] == 1, workers == 0):"):
+                w.line(f"T.evaluate(Mod.dispatch({row}, 0, total[0], counts, {scratch}))")
             with w.block("elif total[0] > 1:"):
                 w.line(f"CTRL[{ROW}] = {sync('inf_addr', row)}")
                 w.line(f"T.evaluate(Mod.run_op(ctrl, {row}, counts, {scratch}, total[0]))")
@@ -159,6 +168,7 @@ def _run_op(w: Writer) -> None:
         w.line('more = T.alloc_buffer((1,), "int32")')
         w.line('own = T.alloc_buffer((1,), "int64")')
         w.line("own[0] = T.int64(1)")
+        w.line(f"threads: T.let[T.int32] = T.cast(CTRL[{WORKERS}], 'int32') + 1")
         w.line(f"T.evaluate({sync('inf_store_i32', _address(LATE), 'T.int32(0)')})")
         w.line(f"T.evaluate({sync('inf_store_i64', _address(DONE), 'T.int64(0)')})")
         ticket = "T.shift_left(T.cast(total, 'int64'), T.int64(32))"
@@ -172,10 +182,13 @@ def _run_op(w: Writer) -> None:
             w.line(f"chunk: T.let[T.int32] = T.cast(T.bitwise_and(ticket, {_LOW}), 'int32')")
             with w.block("if chunk >= total:"):
                 w.line("more[0] = 0")
-            with w.block(f"elif {sync('inf_cas_i64', _address(TICKET), 'ticket', 'ticket + T.int64(1)')} == 1:"):
-                w.line("T.evaluate(Mod.dispatch(row, chunk, counts, scratch))")
-                w.line(f"T.evaluate({sync('inf_add_i64', _address(DONE), 'T.int64(1)')})")
-                w.line("own[0] = own[0] + T.int64(1)")
+            with w.block("else:"):
+                w.line(f"claim: T.let[T.int32] = {_claim('total - chunk', 'threads')}")
+                taken = "T.cast(claim, 'int64')"
+                with w.block(f"if {sync('inf_cas_i64', _address(TICKET), 'ticket', f'ticket + {taken}')} == 1:"):
+                    w.line("T.evaluate(Mod.dispatch(row, chunk, claim, counts, scratch))")
+                    w.line(f"T.evaluate({sync('inf_add_i64', _address(DONE), taken)})")
+                    w.line(f"own[0] = own[0] + {taken}")
         w.line("more[0] = 0")
         w.line(f"ready: T.let[T.int64] = {sync('inf_cycles')}")
         patience = f"T.truncdiv((ready - start) * T.int64(4), own[0]) + T.int64({LATE_CYCLES})"
@@ -189,6 +202,10 @@ def _run_op(w: Writer) -> None:
                 with w.block(f"if {sync('inf_cycles')} - ready > patience:"):
                     w.line(f"T.evaluate({sync('inf_store_i32', _address(LATE), 'T.int32(1)')})")
         w.line("return T.int32(0)")
+
+
+def _claim(left: str, threads: str) -> str:
+    return f"T.max(1, T.min({MOST_CLAIMED}, T.truncdiv(({left}) * 2, {threads} * 3)))"
 
 
 def _wake(w: Writer) -> None:
@@ -209,6 +226,7 @@ def _worker(w: Writer) -> None:
         at = f"CTRL[{SCRATCH}] + CTRL[{SCRATCH_BYTES}] * T.cast(tid, 'int64')"
         scratch = sync("inf_ptr", at)
         w.line(f"spin: T.let[T.int32] = T.cast(CTRL[{SPIN}], 'int32')")
+        w.line(f"threads: T.let[T.int32] = T.cast(CTRL[{WORKERS}], 'int32') + 1")
         with w.block(f"while {sync('inf_load_i32', _address(STOP))} == 0:"):
             _claim_and_run(w, scratch)
             with w.block("elif idle[0] < spin:"):
@@ -234,18 +252,21 @@ def _claim_and_run(w: Writer, scratch: str) -> None:
     w.line(f"ticket: T.let[T.int64] = {sync('inf_load_i64', _address(TICKET))}")
     with w.block(f"if T.bitwise_and(ticket, {_LOW}) < T.shift_right(ticket, T.int64(32)):"):
         w.line("idle[0] = 0")
-        with w.block(f"if {sync('inf_cas_i64', _address(TICKET), 'ticket', 'ticket + T.int64(1)')} == 1:"):
+        w.line(f"chunk: T.let[T.int32] = T.cast(T.bitwise_and(ticket, {_LOW}), 'int32')")
+        left = "T.cast(T.shift_right(ticket, T.int64(32)), 'int32') - chunk"
+        w.line(f"claim: T.let[T.int32] = {_claim(left, 'threads')}")
+        taken = "T.cast(claim, 'int64')"
+        with w.block(f"if {sync('inf_cas_i64', _address(TICKET), 'ticket', f'ticket + {taken}')} == 1:"):
             row, counts = (sync("inf_ptr", sync("inf_load_i64", _address(word))) for word in (ROW, COUNTS))
-            chunk = f"T.cast(T.bitwise_and(ticket, {_LOW}), 'int32')"
             function = sync("inf_load_i64", _address(DISPATCH))
-            w.line(f"T.evaluate({sync('inf_call', function, row, chunk, counts, scratch)})")
+            w.line(f"T.evaluate({sync('inf_call', function, row, 'chunk', 'claim', counts, scratch)})")
             w.line(f"late: T.let[T.int32] = {sync('inf_load_i32', _address(LATE))}")
-            w.line(f"T.evaluate({sync('inf_add_i64', _address(DONE), 'T.int64(1)')})")
+            w.line(f"T.evaluate({sync('inf_add_i64', _address(DONE), taken)})")
             _give_way(w)
 
 
 def _give_way(w: Writer) -> None:
-    """After a chunk: count late ones, and nap between chunks while another process wants the core."""
+    """After a claim: count late ones, and nap between chunks while another process wants the core."""
     with w.block("if T.Or(late == 1, naps[0] > T.int64(0)):"):
         w.line(f"now: T.let[T.int64] = {sync('inf_cycles')}")
         with w.block("if late == 1:"):

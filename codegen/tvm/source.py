@@ -6,13 +6,15 @@ into one module.
 
 The entry's signature, always in this order::
 
-    def NAME(<one T.handle(dtype) per Param>, chunk: T.int32, n_t: T.int32, n_s: T.int32, n_r: T.int32, n_a: T.int32,
-             n_m: T.int32, scratch: T.handle("float32")) -> T.int32
+    def NAME(<one T.handle(dtype) per Param>, chunk: T.int32, later: T.int32, n_t: T.int32, n_s: T.int32, n_r: T.int32,
+             n_a: T.int32, n_m: T.int32, scratch: T.handle("float32")) -> T.int32
 
 `n_t`, `n_s`, `n_r`, `n_a`, `n_m` are this step's counts of tokens, sequences, logit rows, attention work items, and
-tokens' items among them whose splits are to be merged (`inferir.ir.attn_split`). `scratch` is memory of the calling
-thread, 64-byte aligned, at least `ChunkKernel.scratch_bytes` long, with undefined contents. A PrimFunc can only return
-0. Chunk boundaries may depend on the counts but never on the threads, so results do not depend on who computes them.
+tokens' items among them whose splits are to be merged (`inferir.ir.attn_split`). `later` is the chunk that the same
+thread takes next, as far as can be told (it may be beyond the last one); only prefetches may depend on it. `scratch` is
+memory of the calling thread, 64-byte aligned, at least `ChunkKernel.scratch_bytes` long, with undefined contents. A
+PrimFunc can only return 0. Chunk boundaries may depend on the counts but never on the threads, so results do not depend
+on who computes them.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ def entry_head(name: str, params: Iterable[Param]) -> str:
     """The `def` line of a kernel's entry."""
     pointers = "".join(f"{p.name}: T.handle({p.dtype!r}), " for p in params)
     counts = "".join(f"{c}: T.int32, " for c in COUNT_NAMES)
-    return f'def {name}({pointers}chunk: T.int32, {counts}scratch: T.handle("float32")) -> T.int32:'
+    return f'def {name}({pointers}chunk: T.int32, later: T.int32, {counts}scratch: T.handle("float32")) -> T.int32:'
 
 
 def vtype(dtype: str, lanes: int) -> str:

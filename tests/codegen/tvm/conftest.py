@@ -112,7 +112,7 @@ class StepRunner:
     def run_chunk(self, table: np.ndarray, chunk: int) -> None:
         """Run one chunk of the first operation alone, with the counts of the last step."""
         row, counts, scratch = (ctypes.c_void_p(a.ctypes.data) for a in (table, self._counts, self._scratch))
-        self._library.inferir_dispatch(row, ctypes.c_int32(chunk), counts, scratch)
+        self._library.inferir_dispatch(row, ctypes.c_int32(chunk), ctypes.c_int32(1), counts, scratch)
 
     def close(self) -> None:
         self._library.inferir_stop(ctypes.c_void_p(self.ctrl.ctypes.data))

@@ -67,6 +67,22 @@ def test_a_bf16_tile_multiplies_with_native_dot_products_in_registers(rows: int)
     assert any(count and count % (rows * vectors) == 0 for count in products)
 
 
+def test_tiles_of_many_rows_ask_for_the_weights_that_come_next() -> None:
+    epilogue, extra = store_epilogue("f32", 256)
+    features = frozenset(Target.named(BF16).features)
+    tile = choose_tile(k=576, n=256, dtype="bf16", max_rows=64, features=features)
+    kernel = matmul_kernel(
+        "product", k=576, n=256, dtype="bf16", tile=tile, features=features, epilogue=epilogue, extra=extra
+    )
+    loops = _hot(kernel, BF16, "vdpbf16ps")
+    assert len(loops) >= tile.rows
+    for block in loops:
+        assert any("prefetcht1" in line for line in block)
+        assert not _spills(block)
+    few = _hot(_matmul(BF16, "bf16", 4), BF16, "vdpbf16ps")
+    assert not any("prefetch" in line for block in few for line in block)
+
+
 @pytest.mark.parametrize(
     ("target", "dtype", "instruction", "register"),
     [(V4, "f32", "vfmadd", "%zmm"), (V3, "f32", "vfmadd", "%ymm"), (V4, "bf16", "vfmadd", "%zmm")],

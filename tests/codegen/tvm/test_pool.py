@@ -74,6 +74,28 @@ def test_many_steps_are_exact(
         assert (buffers[2][count:] == -1).all()
 
 
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_chunk_knows_which_one_comes_later(
+    host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray], workers: int
+) -> None:
+    """Within a claim that is the next chunk; after its last one, the claims of the other threads come first."""
+    run = runner([_kernel("later", "n_t", "Y[chunk] = later - chunk")], host, workers)
+    x, y = (aligned(np.zeros(100, np.int32)) for _ in range(2))
+    table = run.table([(0, (x, y))])
+    for _ in range(50):
+        y[:] = -1
+        run.step(table, n_t=100)
+        ends = np.flatnonzero(y != 1)
+        claims = np.diff([-1, *ends])
+        if workers:
+            assert ends[-1] == 99
+            assert claims[0] == claims.max() == pool.MOST_CLAIMED
+            assert claims[-1] == 1
+            np.testing.assert_array_equal(y[ends], 1 + claims * workers)
+        else:
+            assert not ends.size
+
+
 def test_workers_serve_the_modules_of_several_buckets(
     host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray], tmp_path: Path
 ) -> None:
