@@ -58,6 +58,10 @@ class _Rows:
     tokens: int
     heights: tuple[int, ...]
 
+    def one_token(self, height: int) -> bool:
+        """Whether tiles of this height hold a single token, as in decoding."""
+        return self.tokens == 1 or height == self.heights[-1]
+
 
 def _row_tiles(group: int, tile_tokens: int, tallest: int) -> _Rows:
     if group > tallest:
@@ -131,8 +135,8 @@ def attention_kernels(
     s = AttentionShape(heads, kv_heads, head_dim, v_dim, block_size, dtype)
     _check(name, s, q_row_stride)
     rows = _row_tiles(s.group, tile_tokens, single_rows(dtype, features))
-    score = {h: scores(s, h, features) for h in rows.heights}
-    weigh = {h: weighted_sum(s, h, features) for h in rows.heights}
+    score = {h: scores(s, h, features, rows.one_token(h)) for h in rows.heights}
+    weigh = {h: weighted_sum(s, h, features, rows.one_token(h)) for h in rows.heights}
     load, clear, merge, store, finish = load_queries(s), clear_rows(s), merge_rows(s), store_rows(s), finish_rows(s)
     softmax = update_softmax(name, s, window=window, softcap=softcap, scale=scale)
     at = _scratch(s, rows.heights[0])
@@ -149,6 +153,7 @@ def attention_kernels(
             w.line(f'{p.name}_b = T.decl_buffer((1,), "{p.dtype}", data={p.name})')
         w.line('SCRATCH = T.decl_buffer((1,), "float32", data=scratch)')
         _read_item(w, s, rows)
+        _later_piece(w, s, rows, window, max_blocks_per_seq)
         with w.block("for t in range(tiles):"):
             _tile_bounds(w, window)
             stride = q_row_stride // s.pair
@@ -161,7 +166,7 @@ def attention_kernels(
                 with w.block(f"if T.And(c > from_segment, T.truncmod(c, {_SEGMENTS}) == 0):"):
                     w.line(f"T.evaluate(Mod.{merge.name}({at.total}, {at.state}, height))")
                     w.line(f"T.evaluate(Mod.{clear.name}({at.state}, height))")
-                _segment(w, s, at, max_blocks_per_seq, score, softmax, weigh)
+                _segment(w, s, at, max_blocks_per_seq, rows, score, softmax, weigh)
             out = f"out_b[T.cast(row, 'int64') * {out_row_stride} + T.cast(first_head, 'int64') * {v_dim}]"
             rest = f"height, group, {out_row_stride}"
             with w.block("if split >= 0:"):
@@ -202,6 +207,26 @@ def _read_item(w: Writer, s: AttentionShape, rows: _Rows) -> None:
     w.line("longer: T.let[T.int32] = count - low * tiles")
 
 
+def _later_piece(w: Writer, s: AttentionShape, rows: _Rows, window: int, max_blocks_per_seq: int) -> None:
+    """The index in K of what the chunk `later` reads first."""
+    per_item = s.kv_heads * rows.parts
+    w.line(f"another: T.let[T.int32] = T.min(later, n_a * {per_item} - 1)")
+    w.line(f"its_item: T.let[T.int32] = T.truncdiv(another, {per_item}) * {ITEM_WIDTH}")
+    w.line(f"its_head: T.let[T.int32] = T.truncmod(T.truncdiv(another, {rows.parts}), {s.kv_heads})")
+    begin = f"T.max(attn_items_b[its_item + 4], 0) * {SPLIT}"
+    if window:
+        begin = f"T.max({begin}, attn_items_b[its_item + 3] - {window - 1})"
+    block = f"T.truncdiv({begin}, {s.block_size})"
+    w.line(f"its_block: T.let[T.int32] = block_tables_b[attn_items_b[its_item] * {max_blocks_per_seq} + {block}]")
+    w.line(f"later_k: T.let[T.int64] = {_piece(s, 'its_block', 'its_head')}")
+
+
+def _piece(s: AttentionShape, block: str, head: str, size: int | None = None) -> str:
+    """Index in a cache of the piece of one head in a block, `size` words long (default: that of K)."""
+    words = s.words * s.block_size if size is None else size
+    return f"(T.cast({block}, 'int64') * {s.kv_heads} + T.cast({head}, 'int64')) * {words}"
+
+
 def _tile_bounds(w: Writer, window: int) -> None:
     """Row tile `t`: its rows, the position of its first token, the positions begin .. end that it sees of the item's
     splits, the segments that they lie in, and whether these are of several splits."""
@@ -225,6 +250,7 @@ def _segment(
     s: AttentionShape,
     at: _Scratch,
     max_blocks_per_seq: int,
+    rows: _Rows,
     score: dict[int, PrivateFunction],
     softmax: PrivateFunction,
     weigh: dict[int, PrivateFunction],
@@ -234,23 +260,32 @@ def _segment(
     w.line(f"from_block: T.let[T.int32] = T.truncdiv(T.max(0, begin - base), {s.block_size})")
     w.line(f"visible: T.let[T.int32] = T.min({SEGMENT}, end - base)")
     w.line(f"to_block: T.let[T.int32] = T.truncdiv(visible + {s.block_size - 1}, {s.block_size})")
-    table = f"T.address_of(block_tables_b[seq * {max_blocks_per_seq} + c * {SEGMENT // s.block_size}])"
+    first_block = f"seq * {max_blocks_per_seq} + c * {SEGMENT // s.block_size}"
+    table = f"T.address_of(block_tables_b[{first_block}])"
+    k_size, v_size = s.words * s.block_size, s.block_size // s.pair * s.v_dim
 
-    size = s.words * s.block_size
-    cache = f"T.address_of(kcache_b[T.cast(head, 'int64') * {size}]), {table}"
-    _by_height(w, score, f"{at.queries}, {cache}, {at.scores}, {s.kv_heads * size}, from_block, to_block")
+    cache = f"T.address_of(kcache_b[T.cast(head, 'int64') * {k_size}]), {table}"
+    then = f"T.address_of(vcache_b[{_piece(s, f'block_tables_b[{first_block} + from_block]', 'head', v_size)}])"
+    blocks = f"{s.kv_heads * k_size}, from_block, to_block"
+    _by_height(w, rows, score, f"{at.queries}, {cache}, {at.scores}", then, blocks)
 
     span = f"from_block * {s.block_size // 16}, to_block * {s.block_size // 16}"
     w.line(
         f"T.evaluate(Mod.{softmax.name}({at.scores}, {at.weights}, {at.state}, height, group, position, base, {span}))"
     )
 
-    size = s.block_size // s.pair * s.v_dim
-    cache = f"T.address_of(vcache_b[T.cast(head, 'int64') * {size}]), {table}"
-    _by_height(w, weigh, f"{at.weights}, {cache}, {at.acc}, {s.kv_heads * size}, from_block, visible")
+    cache = f"T.address_of(vcache_b[T.cast(head, 'int64') * {v_size}]), {table}"
+    after = f"block_tables_b[{first_block} + {SEGMENT // s.block_size}]"
+    w.line("last: T.let[T.int32] = T.cast(c + 1 == to_segment, 'int32')")
+    then = f"T.address_of(kcache_b[T.if_then_else(last == 1, later_k, {_piece(s, after, 'head')})])"
+    _by_height(w, rows, weigh, f"{at.weights}, {cache}, {at.acc}", then, f"{s.kv_heads * v_size}, from_block, visible")
 
 
-def _by_height(w: Writer, functions: dict[int, PrivateFunction], args: str) -> None:
+def _by_height(
+    w: Writer, rows: _Rows, functions: dict[int, PrivateFunction], pointers: str, then: str, numbers: str
+) -> None:
+    """Call the function for the tile's height; `then` is the address of what is read after it."""
     for i, (height, function) in enumerate(functions.items()):
         with w.block(f"{'el' if i else ''}if height == {height}:"):
-            w.line(f"T.evaluate(Mod.{function.name}({args}))")
+            ahead = f", {then}" if rows.one_token(height) else ""
+            w.line(f"T.evaluate(Mod.{function.name}({pointers}{ahead}, {numbers}))")

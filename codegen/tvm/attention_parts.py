@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from inferir.codegen.tvm.llvm_lib import call
+from inferir.codegen.tvm.llvm_lib import call, sync
 from inferir.codegen.tvm.microkernel import MEMORY, tile_vectors
 from inferir.codegen.tvm.source import PrivateFunction, Writer, f32, pieces, ramp, splat
 
@@ -21,6 +21,8 @@ SEGMENT = 256
 
 LOWEST = -1e30
 """The maximum of a row that has seen nothing."""
+
+INT64 = "'int64'"
 
 _STACK = 'annotations={"disable_lower_builtin": True}'
 
@@ -124,17 +126,34 @@ def _offset(base: str, index: str, lanes: int) -> str:
     return at if lanes == 1 else f"T.ramp({at}, T.int64(1), {lanes})"
 
 
-def scores(s: AttentionShape, height: int, features: frozenset[str]) -> PrivateFunction:
-    """scores[r, token] = queries[r] . K[token] for blocks from_block .. to_block of a segment, `stride` words each."""
+def _next_piece(w: Writer, buffer: str, end: str) -> None:
+    """Bind `next`, the address of the piece of `buffer` in block b + 1, or of what comes after the last block."""
+    block = f"T.cast(TABLE[T.min(b + 1, {end} - 1)], 'int64') * T.cast(stride, 'int64')"
+    here, after = (sync("inf_addr", f"T.address_of({place})") for place in (f"{buffer}[{block}]", "AHEAD[0]"))
+    w.line(f"next: T.let[T.int64] = T.Select(b + 1 < {end}, {here}, {after})")
+
+
+def _ask(w: Writer, word: str) -> None:
+    """Prefetch the line with a word of the next piece."""
+    w.line(f"T.evaluate({sync('inf_prefetch_read', sync('inf_ptr', f'next + T.cast(({word}) * 4, {INT64})'))})")
+
+
+def scores(s: AttentionShape, height: int, features: frozenset[str], ahead: bool) -> PrivateFunction:
+    """scores[r, token] = queries[r] . K[token] for blocks from_block .. to_block of a segment, `stride` words each.
+
+    With `ahead`, each block is read while lines of the next are asked for, the one after the last at the address
+    `ahead`: few rows wait for memory, and a block of one head is too short for the processor to see a stream.
+    """
     widest = tile_vectors(height, s.dtype, features)
     vectors = next(v for v in (4, 2, 1) if v <= widest and s.block_size // 16 % v == 0)
     w = Writer()
-    name = f"attention_scores_{s.dtype}_{s.head_dim}_{s.block_size}_{height}x{vectors}"
+    name = f"attention_scores_{s.dtype}_{s.head_dim}_{s.block_size}_{height}x{vectors}{'_ahead' if ahead else ''}"
     pointers = {
         "QUERIES": ("queries", s.memory),
         "K": ("k", s.memory),
         "TABLE": ("table", "int32"),
         "SCORES": ("scores", "float32"),
+        **({"AHEAD": ("ahead", s.memory)} if ahead else {}),
     }
     lane = "T.ramp(0, 1, 16)"
     with (
@@ -142,6 +161,8 @@ def scores(s: AttentionShape, height: int, features: frozenset[str]) -> PrivateF
         w.block("for b in T.serial(from_block, to_block):"),
     ):
         w.line("base: T.let[T.int64] = T.cast(TABLE[b], 'int64') * T.cast(stride, 'int64')")
+        if ahead:
+            _next_piece(w, "K", "to_block")
         with w.block(f"for g in range({s.block_size // 16 // vectors}):"):
             w.line(f'a = T.alloc_buffer(({height * vectors}, 16), "float32", {_STACK})')
             with w.block(f"for i in T.unroll({height * vectors}):"):
@@ -149,6 +170,8 @@ def scores(s: AttentionShape, height: int, features: frozenset[str]) -> PrivateF
             with w.block(f"for d in range({s.words}):"):
                 for v in range(vectors):
                     index = f"d * {s.block_size} + g * {16 * vectors} + {16 * v}"
+                    if ahead:
+                        _ask(w, index)
                     w.line(f"k{v}: T.let = K[{_offset('base', index, 16)}]")
                 with w.block(f"for r in T.unroll({height}):"):
                     w.line(f"x: T.let = T.broadcast(QUERIES[r * {s.words} + d], 16)")
@@ -237,31 +260,36 @@ def update_softmax(name: str, s: AttentionShape, *, window: int, softcap: float,
     return PrivateFunction(name, w.text())
 
 
-def weighted_sum(s: AttentionShape, height: int, features: frozenset[str]) -> PrivateFunction:
-    """acc[r] += sum of weights[r, token] * V[token] for tokens from from_block's first up to `visible` of a segment."""
+def weighted_sum(s: AttentionShape, height: int, features: frozenset[str], ahead: bool) -> PrivateFunction:
+    """acc[r] += sum of weights[r, token] * V[token] for tokens from from_block's first up to `visible` of a segment.
+
+    `ahead` is as in `scores`.
+    """
     vectors = tile_vectors(height, s.dtype, features)
     columns = pieces(s.v_dim)
     w = Writer()
-    name = f"attention_sum_{s.dtype}_{s.v_dim}_{s.block_size}_{height}x{vectors}"
+    name = f"attention_sum_{s.dtype}_{s.v_dim}_{s.block_size}_{height}x{vectors}{'_ahead' if ahead else ''}"
     pointers = {
         "WEIGHTS": ("weights", s.memory),
         "V": ("v", s.memory),
         "TABLE": ("table", "int32"),
         "ACC": ("acc", "float32"),
+        **({"AHEAD": ("ahead", s.memory)} if ahead else {}),
     }
     with function(w, name, pointers, "stride from_block visible"):
+        w.line(f"to_block: T.let[T.int32] = T.truncdiv(visible + {s.block_size - 1}, {s.block_size})")
         whole = s.v_dim // (16 * vectors)
         if whole:
             with w.block(f"for g in range({whole}):"):
-                _sum_columns(w, s, height, [(f"g * {16 * vectors} + {16 * v}", 16) for v in range(vectors)])
+                _sum_columns(w, s, height, ahead, [(f"g * {16 * vectors} + {16 * v}", 16) for v in range(vectors)])
         rest = [(str(at), lanes) for at, lanes in columns if at >= whole * 16 * vectors]
         for i in range(0, len(rest), vectors):
             with w.block("for _ in range(1):"):
-                _sum_columns(w, s, height, rest[i : i + vectors])
+                _sum_columns(w, s, height, ahead, rest[i : i + vectors])
     return PrivateFunction(name, w.text())
 
 
-def _sum_columns(w: Writer, s: AttentionShape, height: int, columns: list[tuple[str, int]]) -> None:
+def _sum_columns(w: Writer, s: AttentionShape, height: int, ahead: bool, columns: list[tuple[str, int]]) -> None:
     """The weighted sum of some columns of V: (first column, lanes) each, kept in registers over all blocks."""
     per_block = s.block_size // s.pair
     for j, (_, lanes) in enumerate(columns):
@@ -274,6 +302,8 @@ def _sum_columns(w: Writer, s: AttentionShape, height: int, columns: list[tuple[
 
     def step(k: str, last: bool) -> None:
         for j, (at, lanes) in enumerate(columns):
+            if ahead:
+                _ask(w, f"{k} * {s.v_dim} + {at}")
             value = f"V[{_offset('base', f'{k} * {s.v_dim} + {at}', lanes)}]"
             if last:
                 value = f"T.bitwise_and({value}, {splat('T.int32(65535)', lanes)})"
@@ -286,8 +316,10 @@ def _sum_columns(w: Writer, s: AttentionShape, height: int, columns: list[tuple[
 
     with w.block(f"for r in T.unroll({height}):"):
         rows(lambda register, acc, lanes: f"{register} = {acc}")
-    with w.block(f"for b in T.serial(from_block, T.truncdiv(visible + {s.block_size - 1}, {s.block_size})):"):
+    with w.block("for b in T.serial(from_block, to_block):"):
         w.line("base: T.let[T.int64] = T.cast(TABLE[b], 'int64') * T.cast(stride, 'int64')")
+        if ahead:
+            _next_piece(w, "V", "to_block")
         w.line(f"tokens: T.let[T.int32] = T.min({s.block_size}, visible - b * {s.block_size})")
         with w.block(f"for k in range(T.truncdiv(tokens, {s.pair})):"):
             step("k", False)

@@ -119,6 +119,13 @@ def test_attention_multiplies_with_native_dot_products_in_registers() -> None:
     assert len(loops) >= 2  # scores and weighted sums
     for block in loops:
         assert not _spills(block)
+    # Tiles of one token, three rows here, ask for a line of what comes next for each line that they load.
+    ahead = [block for block in loops if any("prefetcht1" in line for line in block)]
+    assert len(ahead) == 2
+    for block in ahead:
+        lines = sum("prefetcht1" in line for line in block)
+        assert lines > 0
+        assert 3 * lines == sum("vdpbf16ps" in line for line in block)
 
 
 def test_a_spill_would_be_seen() -> None:
