@@ -133,7 +133,7 @@ def attention_kernels(
     none, softcap 0 none. Raises `CodegenError` naming the kernel for sizes it cannot take.
     """
     s = AttentionShape(heads, kv_heads, head_dim, v_dim, block_size, dtype)
-    _check(name, s, q_row_stride)
+    _check(name, s, scale, q_row_stride)
     rows = _row_tiles(s.group, tile_tokens, single_rows(dtype, features))
     score = {h: scores(s, h, features, rows.one_token(h)) for h in rows.heights}
     weigh = {h: weighted_sum(s, h, features, rows.one_token(h)) for h in rows.heights}
@@ -183,9 +183,11 @@ def attention_kernels(
     return attend, merge_kernel(f"{name}_merge", s, params, out_row_stride)
 
 
-def _check(name: str, s: AttentionShape, q_row_stride: int) -> None:
+def _check(name: str, s: AttentionShape, scale: float, q_row_stride: int) -> None:
     if s.heads % s.kv_heads:
         raise CodegenError(f"{name}: {s.heads} query heads are no multiple of {s.kv_heads} KV heads")
+    if scale <= 0:
+        raise CodegenError(f"{name}: the scale {scale} is not positive")
     if s.block_size % 16 or SEGMENT % s.block_size:
         raise CodegenError(f"{name}: block size {s.block_size} is no multiple of 16 that divides {SEGMENT}")
     if s.head_dim % s.pair or q_row_stride % s.pair:

@@ -16,7 +16,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from inferir.codegen.tvm.llvm_lib import call
-from inferir.codegen.tvm.microkernel import BLOCK, MEMORY, micro_kernel, reread_rows, tall_rows, tile_vectors
+from inferir.codegen.tvm.microkernel import (
+    BLOCK,
+    LINES_AHEAD,
+    MEMORY,
+    micro_kernel,
+    reread_rows,
+    tall_rows,
+    tile_vectors,
+)
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, entry_head, pieces, ramp
 from inferir.ir.errors import CodegenError
 
@@ -53,7 +61,6 @@ class MatmulTile:
 
 _CHUNK_BYTES = 128 * 1024  # of weights, when few rows make a chunk memory-bound
 _CHUNK_MADDS = 2_500_000  # multiply-adds of a compute-bound chunk: about 20 microseconds
-_TILES_AHEAD = 4  # tiles of a panel from which on they prefetch the next block, a quarter each
 _CHUNKS = 32  # chunks an operation should have, so that a few threads share it evenly
 
 
@@ -100,7 +107,7 @@ def matmul_kernel(
         raise CodegenError(f"{name}: {n} outputs cannot be interleaved by {interleave}")
     kind, words, steps, blocks = MEMORY[dtype], stride // pair, k // pair, -(-n // BLOCK)
     vectors = {rows: tile_vectors(rows, dtype, features) for rows in range(tile.rows, 0, -1)}
-    ahead = tile.panel >= _TILES_AHEAD * tile.rows
+    ahead = tile.panel > tile.rows  # a single tile waits for memory itself, and the processor sees one long stream
     shared = {rows: micro_kernel(dtype, rows, v, ahead) for rows, v in vectors.items()}
     params = (Param("x", kind), Param("w", kind), *extra)
     w = Writer()
@@ -117,7 +124,7 @@ def matmul_kernel(
             w.line("height: T.let[T.int32] = low + T.cast(t < longer, 'int32')")
             if ahead:
                 after = f"T.truncdiv(later, panels) * {tile.blocks} + i"
-                w.line(f"next_block: T.let[T.int32] = T.min({after}, {blocks - 1})")
+                w.line(f"next_block: T.let[T.int32] = T.Select(tiles == 1, block, T.min({after}, {blocks - 1}))")
             for rows, function in shared.items():
                 with w.block(f"{'el' if rows < tile.rows else ''}if height == {rows}:"):
                     for part in range(0, 4, vectors[rows]):
@@ -125,9 +132,9 @@ def matmul_kernel(
                         at = f"T.address_of(W[T.cast(block, 'int64') * {steps * BLOCK} + {16 * part}])"
                         args = f"{x}, {at}, T.address_of(ACC[{16 * part}]), "
                         if ahead:
-                            quarter = f"T.truncmod(t * {4 // vectors[rows]} + {part // vectors[rows]}, 4)"
-                            line = f"T.cast(next_block, 'int64') * {steps * BLOCK} + {quarter} * {steps * 16}"
-                            args += f"T.address_of(W[{line}]), "
+                            number = f"t * {4 // vectors[rows]} + {part // vectors[rows]}"
+                            share = f"T.truncmod({number}, {4 // LINES_AHEAD}) * {16 * LINES_AHEAD * steps}"
+                            args += f"T.address_of(W[T.cast(next_block, 'int64') * {steps * BLOCK} + {share}]), "
                         args += f"{words}, {steps}"
                         w.line(f"T.evaluate(Mod.{function.name}({args}))")
             pointers = "".join(f"{p.name}, " for p in extra)

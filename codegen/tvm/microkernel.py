@@ -7,8 +7,9 @@
 for bf16 with pairs: `x` and `w` are int32 (two bf16), `steps` is K / 2, and each step adds the two products of a pair.
 One loop over K in order, whatever the tile size, so a row's result does not depend on which variant computed it.
 
-`NAME_ahead` has one more parameter after `acc`, the address `ahead`, and asks for one cache line there per step:
-weights that the same thread needs next, on their way from memory while these are multiplied.
+`NAME_ahead` has one more parameter after `acc`, the address `ahead`, and asks for `LINES_AHEAD` cache lines there per
+step, of the four in a step of a block: weights that the same thread needs next, on their way from memory while these
+are multiplied.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from inferir.ir.errors import CodegenError
 
 BLOCK = 64
 """Output columns of one packed weight block."""
+
+LINES_AHEAD = 2
+"""Lines of the next block that a tile prefetches per step: two tiles ask for all of it."""
 
 MEMORY = {"bf16": "int32", "f32": "float32"}
 """TIR element type of one K step: a bf16 pair or one float."""
@@ -84,8 +88,9 @@ def micro_kernel(dtype: str, rows: int, vectors: int, ahead: bool = False) -> Pr
         with w.block(f"for i in T.unroll({rows * vectors}):"):
             w.line(f"a[i, {lane}] = T.broadcast(T.float32(0), 16)")
         with w.block("for k in range(steps):"):
-            if ahead:
-                w.line(f"T.evaluate({sync('inf_prefetch_read', 'T.address_of(AHEAD[k * 16])')})")
+            for line in range(LINES_AHEAD if ahead else 0):
+                address = f"T.address_of(AHEAD[k * {16 * LINES_AHEAD} + {16 * line}])"
+                w.line(f"T.evaluate({sync('inf_prefetch_read', address)})")
             for v in range(vectors):
                 w.line(f"w{v}: T.let[T.{vector}] = W[T.ramp(k * {BLOCK} + {16 * v}, 1, 16)]")
             with w.block(f"for r in T.unroll({rows}):"):

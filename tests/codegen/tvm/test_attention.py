@@ -33,6 +33,7 @@ class Case:
     window: int = 0
     softcap: float = 0.0
     dtype: str = "bf16"
+    scale: float | None = None  # default: 1 / sqrt(head_dim)
 
     def kernels(self, target: Target, tile_tokens: int = 16) -> Any:
         return attention_kernels(
@@ -44,7 +45,7 @@ class Case:
             block_size=self.block_size,
             window=self.window,
             softcap=self.softcap,
-            scale=self.head_dim**-0.5,
+            scale=self.head_dim**-0.5 if self.scale is None else self.scale,
             dtype=self.dtype,
             q_row_stride=self.heads * self.head_dim,
             out_row_stride=self.heads * self.v_dim,
@@ -230,6 +231,11 @@ def test_sizes_it_cannot_take_name_the_kernel(host: Target, change: dict[str, in
     case = Case(**{**Case(4, 2, 16, 16).__dict__, **change})
     with pytest.raises(CodegenError, match=f"attention: {message}"):
         case.kernels(host)
+
+
+def test_a_scale_that_is_not_positive_is_refused(host: Target) -> None:
+    with pytest.raises(CodegenError, match=r"attention: the scale -0.5 is not positive"):
+        Case(4, 2, 16, 16, scale=-0.5).kernels(host)
 
 
 def test_splits_are_made_of_whole_segments() -> None:
