@@ -4,8 +4,9 @@
 
 A step of n sequences (or of a prompt, with `p`) is brought about by the engine and then run again and again, with its
 own time stamps after each operation; a kernel's time is the median, over the runs, of the sum over its calls in a step.
-So weights come from memory and activations from where the last kernel left them. The limits are measured before and
-after each step by kernels that only stream or only multiply. Writes `kernels.json`, draws `kernels.png`.
+So weights come from memory and activations from where the last kernel left them. The limits are measured by kernels
+that only stream or only multiply, before and after every few runs, for they change on a shared machine; of these groups
+of runs, the one in the middle by the share of its limit is reported. Writes `kernels.json`, draws `kernels.png`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import random
 import time
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ from benchmarks.work import Work, region_work, regions_by_digest
 from inferir.ir.parser import parse_graph
 
 CONTEXT = 256  # tokens of each sequence before a decode step
+GROUPS = 5  # of runs of a step, each with limits of its own
+
+Group = tuple[Limits, np.ndarray]
+"""The larger of the limits before and after some runs of a step, and their seconds [runs, ops]."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +51,10 @@ class Measured:
 
 
 def capture(
-    llm: Any, tokens: int, sequences: int, prompt: int, repeats: int
-) -> tuple[Any, Any, np.ndarray, np.ndarray]:
-    """Run `sequences` prompts until a step of `tokens` tokens comes; its bucket, counts, seconds
-    [repeats, ops] and attention items."""
+    llm: Any, tokens: int, sequences: int, prompt: int, repeats: int, probe: LimitProbe
+) -> tuple[Any, Any, list[Group], np.ndarray]:
+    """Run `sequences` prompts until a step of `tokens` tokens comes; its bucket, counts, groups of runs and attention
+    items."""
     from inferir import SamplingParams
 
     executor = llm.engine.executor
@@ -60,8 +65,12 @@ def capture(
         if counts.tokens == tokens and counts.rows == sequences and not found:
             program = executor.program(descriptor)
             run(descriptor, counts)
-            seconds = np.array([_stamps(program, counts) for _ in range(repeats)])
-            found.append((program.bucket, counts, seconds, executor.inputs["attn_items"].copy()))
+            groups, limits = [], [probe.measure()]
+            for _ in range(GROUPS):
+                seconds = np.array([_stamps(program, counts) for _ in range(-(-repeats // GROUPS))])
+                limits.append(probe.measure())
+                groups.append((_larger(*limits[-2:]), seconds))
+            found.append((program.bucket, counts, groups, executor.inputs["attn_items"].copy()))
         return run(descriptor, counts)
 
     rng = random.Random(0)
@@ -76,6 +85,10 @@ def capture(
     return found[0]  # type: ignore[no-any-return]
 
 
+def _larger(a: Limits, b: Limits) -> Limits:
+    return Limits(*map(max, astuple(a), astuple(b)))
+
+
 def _stamps(program: Any, counts: Any) -> np.ndarray:
     """Seconds of each operation: its cycles, scaled by the wall time of all."""
     start = time.perf_counter()
@@ -86,29 +99,34 @@ def _stamps(program: Any, counts: Any) -> np.ndarray:
 
 def measure(llm: Any, step: str, repeats: int, probe: LimitProbe, regions: dict[str, Any]) -> list[Measured]:
     """All kernels of one step, the slowest first."""
-    before = probe.measure()
     prefill = step.startswith("p")
     n = int(step.removeprefix("p"))
-    bucket, counts, times, items = capture(llm, n, 1 if prefill else n, n if prefill else CONTEXT, repeats)
-    after = probe.measure()
-    limits = Limits(*(max(a, b) for a, b in zip(asdict(before).values(), asdict(after).values(), strict=True)))
+    bucket, counts, groups, items = capture(llm, n, 1 if prefill else n, n if prefill else CONTEXT, repeats, probe)
+    columns: dict[int, list[int]] = defaultdict(list)
+    for i, call in enumerate(bucket.program):
+        columns[call.kernel].append(i)
+    work: dict[int, Work] = {}
+    counted: set[str] = set()  # regions: a second kernel of one has no work of its own
+    for number, ops in sorted(columns.items()):
+        region = bucket.kernels[number].region
+        one = Work(0, 0, 0) if region in counted else region_work(regions[region], counts, items)
+        counted.add(region)
+        work[number] = Work(one.memory * len(ops), one.activations * len(ops), one.flops * len(ops))
+
+    def share(group: Group) -> float:
+        least = sum(w.seconds(group[0]) for w in work.values())
+        return float(least / np.median(group[1].sum(axis=1)))
+
+    limits, times = sorted(groups, key=share)[len(groups) // 2]
     print(
         f"{step}: limits {limits.memory / 1e9:.0f} GB/s memory, {limits.cache / 1e9:.0f} GB/s cache, "
         f"{limits.flops / 1e9:.0f} GFLOP/s"
     )
-    columns: dict[int, list[int]] = defaultdict(list)
-    for i, call in enumerate(bucket.program):
-        columns[call.kernel].append(i)
     out = []
-    counted: set[str] = set()  # regions: a second kernel of one has no work of its own
-    for number, ops in sorted(columns.items()):
-        record = bucket.kernels[number]
-        one = Work(0, 0, 0) if record.region in counted else region_work(regions[record.region], counts, items)
-        counted.add(record.region)
-        work = Work(one.memory * len(ops), one.activations * len(ops), one.flops * len(ops))
-        seconds = float(np.median(times[:, ops].sum(axis=1)))
-        name = record.name.split("_", 1)[1]
-        out.append(Measured(step, name, len(ops), seconds, work, work.seconds(limits), work.bound(limits)))
+    for number, ops in columns.items():
+        seconds, w = float(np.median(times[:, ops].sum(axis=1))), work[number]
+        name = bucket.kernels[number].name.split("_", 1)[1]
+        out.append(Measured(step, name, len(ops), seconds, w, w.seconds(limits), w.bound(limits)))
     return sorted(out, key=lambda m: -m.seconds)
 
 
