@@ -94,7 +94,7 @@ class _Pieces:
         self._held.clear()
 
     def _write(self, content: bytearray) -> None:
-        left = memoryview(bytes(content))
+        left = memoryview(content)
         while left:
             left = left[self._file.write(left) :]
 

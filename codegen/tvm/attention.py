@@ -220,13 +220,12 @@ def _later_piece(w: Writer, s: AttentionShape, rows: _Rows, window: int, max_blo
         begin = f"T.max({begin}, attn_items_b[its_item + 3] - {window - 1})"
     block = f"T.truncdiv({begin}, {s.block_size})"
     w.line(f"its_block: T.let[T.int32] = block_tables_b[attn_items_b[its_item] * {max_blocks_per_seq} + {block}]")
-    w.line(f"later_k: T.let[T.int64] = {_piece(s, 'its_block', 'its_head')}")
+    w.line(f"later_k: T.let[T.int64] = {_piece(s, 'its_block', 'its_head', s.words * s.block_size)}")
 
 
-def _piece(s: AttentionShape, block: str, head: str, size: int | None = None) -> str:
-    """Index in a cache of the piece of one head in a block, `size` words long (default: that of K)."""
-    words = s.words * s.block_size if size is None else size
-    return f"(T.cast({block}, 'int64') * {s.kv_heads} + T.cast({head}, 'int64')) * {words}"
+def _piece(s: AttentionShape, block: str, head: str, size: int) -> str:
+    """Index in a cache of the piece of one head in a block, `size` words long."""
+    return f"(T.cast({block}, 'int64') * {s.kv_heads} + T.cast({head}, 'int64')) * {size}"
 
 
 def _tile_bounds(w: Writer, window: int) -> None:
@@ -279,7 +278,7 @@ def _segment(
     cache = f"T.address_of(vcache_b[T.cast(head, 'int64') * {v_size}]), {table}"
     after = f"block_tables_b[{first_block} + {SEGMENT // s.block_size}]"
     w.line("last: T.let[T.int32] = T.cast(c + 1 == to_segment, 'int32')")
-    then = f"T.address_of(kcache_b[T.if_then_else(last == 1, later_k, {_piece(s, after, 'head')})])"
+    then = f"T.address_of(kcache_b[T.if_then_else(last == 1, later_k, {_piece(s, after, 'head', k_size)})])"
     _by_height(w, rows, weigh, f"{at.weights}, {cache}, {at.acc}", then, f"{s.kv_heads * v_size}, from_block, visible")
 
 

@@ -22,8 +22,6 @@ SEGMENT = 256
 LOWEST = -1e30
 """The maximum of a row that has seen nothing."""
 
-INT64 = "'int64'"
-
 _STACK = 'annotations={"disable_lower_builtin": True}'
 
 
@@ -126,16 +124,17 @@ def _offset(base: str, index: str, lanes: int) -> str:
     return at if lanes == 1 else f"T.ramp({at}, T.int64(1), {lanes})"
 
 
-def _next_piece(w: Writer, buffer: str, end: str) -> None:
+def _next_piece(w: Writer, buffer: str) -> None:
     """Bind `next`, the address of the piece of `buffer` in block b + 1, or of what comes after the last block."""
-    block = f"T.cast(TABLE[T.min(b + 1, {end} - 1)], 'int64') * T.cast(stride, 'int64')"
+    block = "T.cast(TABLE[T.min(b + 1, to_block - 1)], 'int64') * T.cast(stride, 'int64')"
     here, after = (sync("inf_addr", f"T.address_of({place})") for place in (f"{buffer}[{block}]", "AHEAD[0]"))
-    w.line(f"next: T.let[T.int64] = T.Select(b + 1 < {end}, {here}, {after})")
+    w.line(f"next: T.let[T.int64] = T.Select(b + 1 < to_block, {here}, {after})")
 
 
 def _ask(w: Writer, word: str) -> None:
     """Prefetch the line with a word of the next piece."""
-    w.line(f"T.evaluate({sync('inf_prefetch_read', sync('inf_ptr', f'next + T.cast(({word}) * 4, {INT64})'))})")
+    address = f"next + T.cast(({word}) * 4, 'int64')"
+    w.line(f"T.evaluate({sync('inf_prefetch_read', sync('inf_ptr', address))})")
 
 
 def scores(s: AttentionShape, height: int, features: frozenset[str], ahead: bool) -> PrivateFunction:
@@ -162,7 +161,7 @@ def scores(s: AttentionShape, height: int, features: frozenset[str], ahead: bool
     ):
         w.line("base: T.let[T.int64] = T.cast(TABLE[b], 'int64') * T.cast(stride, 'int64')")
         if ahead:
-            _next_piece(w, "K", "to_block")
+            _next_piece(w, "K")
         with w.block(f"for g in range({s.block_size // 16 // vectors}):"):
             w.line(f'a = T.alloc_buffer(({height * vectors}, 16), "float32", {_STACK})')
             with w.block(f"for i in T.unroll({height * vectors}):"):
@@ -319,7 +318,7 @@ def _sum_columns(w: Writer, s: AttentionShape, height: int, ahead: bool, columns
     with w.block("for b in T.serial(from_block, to_block):"):
         w.line("base: T.let[T.int64] = T.cast(TABLE[b], 'int64') * T.cast(stride, 'int64')")
         if ahead:
-            _next_piece(w, "V", "to_block")
+            _next_piece(w, "V")
         w.line(f"tokens: T.let[T.int32] = T.min({s.block_size}, visible - b * {s.block_size})")
         with w.block(f"for k in range(T.truncdiv(tokens, {s.pair})):"):
             step("k", False)

@@ -7,8 +7,8 @@ ABI of the shared object (x86-64 System V; every function returns int32 0)::
     inferir_worker(int64 *ctrl, int32 tid)
 
 `table` holds one row of `row_words` int64 per operation: the kernel's number (its position in `kernels`), then the
-absolute addresses of its parameters. `counts` is int32[8]: `COUNT_NAMES`, then the number
-of threads, which `inferir_step` sets, and zeros. Buffers are 64-byte aligned.
+absolute addresses of its parameters. `counts` is int32[8]: `COUNT_NAMES`, then the number of
+threads, which `inferir_step` sets, and zeros. Buffers are 64-byte aligned.
 
 `inferir_step` runs the operations in order and returns when the last one is done. An operation is a ticket: chunks are
 claimed by compare-and-swap by the calling thread (the leader) and by the workers, and it ends when its chunks are done,
@@ -24,7 +24,7 @@ after the stop word is set and the epoch word raised and woken (`inferir_stop(in
 
 A worker that loses its core to another process in the middle of a chunk holds up the step until it is back. The leader
 sees that it waits out of proportion and sets the late word; a worker that finds it set `LATE_EVENTS` times in short
-order works `WORK_CYCLES` and naps in turn for a while, so that it gives up its core between chunks and not within one.
+order works `WORK_CYCLES` and naps in turn for a while, so that it gives up its core between claims and not within one.
 
 Control block: int64[CTRL_WORDS], 64-byte aligned, zeroed by the host, which then sets the fields marked H once:
 
@@ -183,7 +183,7 @@ def _run_op(w: Writer) -> None:
             with w.block("if chunk >= total:"):
                 w.line("more[0] = 0")
             with w.block("else:"):
-                w.line(f"claim: T.let[T.int32] = {_claim('total - chunk', 'threads')}")
+                w.line(f"claim: T.let[T.int32] = {_claim('total - chunk')}")
                 taken = "T.cast(claim, 'int64')"
                 with w.block(f"if {sync('inf_cas_i64', _address(TICKET), 'ticket', f'ticket + {taken}')} == 1:"):
                     w.line("T.evaluate(Mod.dispatch(row, chunk, claim, counts, scratch))")
@@ -204,8 +204,9 @@ def _run_op(w: Writer) -> None:
         w.line("return T.int32(0)")
 
 
-def _claim(left: str, threads: str) -> str:
-    return f"T.max(1, T.min({MOST_CLAIMED}, T.truncdiv(({left}) * 2, {threads} * 3)))"
+def _claim(left: str) -> str:
+    """How many of the `left` chunks one of `threads` threads takes."""
+    return f"T.max(1, T.min({MOST_CLAIMED}, T.truncdiv(({left}) * 2, threads * 3)))"
 
 
 def _wake(w: Writer) -> None:
@@ -254,7 +255,7 @@ def _claim_and_run(w: Writer, scratch: str) -> None:
         w.line("idle[0] = 0")
         w.line(f"chunk: T.let[T.int32] = T.cast(T.bitwise_and(ticket, {_LOW}), 'int32')")
         left = "T.cast(T.shift_right(ticket, T.int64(32)), 'int32') - chunk"
-        w.line(f"claim: T.let[T.int32] = {_claim(left, 'threads')}")
+        w.line(f"claim: T.let[T.int32] = {_claim(left)}")
         taken = "T.cast(claim, 'int64')"
         with w.block(f"if {sync('inf_cas_i64', _address(TICKET), 'ticket', f'ticket + {taken}')} == 1:"):
             row, counts = (sync("inf_ptr", sync("inf_load_i64", _address(word))) for word in (ROW, COUNTS))
@@ -266,7 +267,7 @@ def _claim_and_run(w: Writer, scratch: str) -> None:
 
 
 def _give_way(w: Writer) -> None:
-    """After a claim: count late ones, and nap between chunks while another process wants the core."""
+    """After a claim: count late ones, and nap between claims while another process wants the core."""
     with w.block("if T.Or(late == 1, naps[0] > T.int64(0)):"):
         w.line(f"now: T.let[T.int64] = {sync('inf_cycles')}")
         with w.block("if late == 1:"):
