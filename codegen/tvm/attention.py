@@ -36,9 +36,9 @@ from inferir.codegen.tvm.attention_parts import (
     finish_rows,
     load_queries,
     scores,
-    update_softmax,
     weighted_sum,
 )
+from inferir.codegen.tvm.attention_softmax import update_softmax
 from inferir.codegen.tvm.microkernel import single_rows
 from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Writer, entry_head
 from inferir.ir.attn_split import ITEM_WIDTH, SPLIT
@@ -78,7 +78,7 @@ class _Scratch:
     floats: int
     queries: str
     scores: str
-    weights: str
+    factors: str
     acc: str
     sums: str
     maxima: str
@@ -98,12 +98,9 @@ class _Scratch:
 
 
 def _scratch(s: AttentionShape, height: int) -> _Scratch:
-    weights = height * SEGMENT // 2 if s.dtype == "bf16" else 0
     state = (height * s.dims, height * 16, height)
-    sizes = (height * s.words, height * SEGMENT, weights, *state, *state)
+    sizes = (height * s.words, height * SEGMENT, height, *state, *state)
     starts = [sum(-(-size // 16) * 16 for size in sizes[:i]) for i in range(len(sizes) + 1)]
-    if not weights:
-        starts[2] = starts[1]  # weights replace scores in place
     return _Scratch(starts[-1], *(f"T.address_of(SCRATCH[{i}])" for i in starts[:-1]))
 
 
@@ -271,15 +268,23 @@ def _segment(
     _by_height(w, rows, score, f"{at.queries}, {cache}, {at.scores}", then, blocks)
 
     span = f"from_block * {s.block_size // 16}, to_block * {s.block_size // 16}"
-    w.line(
-        f"T.evaluate(Mod.{softmax.name}({at.scores}, {at.weights}, {at.state}, height, group, position, base, {span}))"
-    )
+    if s.block_size == 16:
+        span = "T.bitwise_and(from_block, -2), T.bitwise_and(to_block + 1, -2)"
+    state = f"{at.scores}, {at.factors}, {at.sums}, {at.maxima}"
+    w.line(f"T.evaluate(Mod.{softmax.name}({state}, height, group, position, base, {span}))")
 
     cache = f"T.address_of(vcache_b[T.cast(head, 'int64') * {v_size}]), {table}"
     after = f"block_tables_b[{first_block} + {SEGMENT // s.block_size}]"
     w.line("last: T.let[T.int32] = T.cast(c + 1 == to_segment, 'int32')")
     then = f"T.address_of(kcache_b[T.if_then_else(last == 1, later_k, {_piece(s, after, 'head', k_size)})])"
-    _by_height(w, rows, weigh, f"{at.weights}, {cache}, {at.acc}", then, f"{s.kv_heads * v_size}, from_block, visible")
+    _by_height(
+        w,
+        rows,
+        weigh,
+        f"{at.scores}, {cache}, {at.factors}, {at.acc}",
+        then,
+        f"{s.kv_heads * v_size}, from_block, visible",
+    )
 
 
 def _by_height(

@@ -1,13 +1,12 @@
 """The private functions of a paged attention kernel (see `attention.py`), for one row tile height where it matters.
 
-All work on a row tile in scratch memory: queries [rows, head_dim], scores [rows, SEGMENT], weights [rows, SEGMENT]
-(bf16 for bf16 caches, else in place of the scores), accumulators [rows, v_dim rounded up to 16], sums [rows, 16] and
-maxima [rows].
+All work on a row tile in scratch memory: queries [rows, head_dim], scores [rows, SEGMENT], in their place weights (bf16
+for bf16 caches, in the first half of a row), factors [rows] that bring accumulators to the newest maximum, accumulators
+[rows, v_dim rounded up to 16], sums [rows, 16] and maxima [rows].
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -183,84 +182,9 @@ def scores(s: AttentionShape, height: int, features: frozenset[str], ahead: bool
     return PrivateFunction(name, w.text())
 
 
-def update_softmax(name: str, s: AttentionShape, *, window: int, softcap: float, scale: float) -> PrivateFunction:
-    """One online softmax step of every row over the score vectors from_vec .. to_vec of the segment at `base`.
-
-    Scores become weights 2^(score - maximum), 0 where masked; sums, maxima and accumulators are brought to the new
-    maximum. Sums add the weights as stored, so that rounded weights still add up to one. Only vectors at the edges of
-    what a row sees are masked. `scale` (positive) and log2(e) are left out of stored scores and multiplied into the
-    exponent, except with a soft cap.
-    """
-    log2e = math.log2(math.e)
-    unit = 1.0 if softcap else scale * log2e
-    bf16 = s.dtype == "bf16"
-    pointers = {
-        "SCORES": ("scores", "float32"),
-        "WEIGHTS": ("weights", "uint16" if bf16 else "float32"),
-        **state_pointers(""),
-    }
-    lane, here = "T.ramp(0, 1, 16)", f"T.ramp(r * {SEGMENT} + v * 16, 1, 16)"
-    w = Writer()
-
-    def find_top(first: str, end: str, masked: bool) -> None:
-        with w.block(f"for v in T.serial({first}, {end}):"):
-            if softcap:
-                inner = call("inf_tanh", 16, f"SCORES[{here}] * {f32(scale / softcap, 16)}")
-                w.line(f"x: T.let = {inner} * {f32(softcap * log2e, 16)}")
-            else:
-                w.line(f"x: T.let = SCORES[{here}]")
-            if masked:
-                w.line("lanes: T.let = T.ramp(v * 16, 1, 16)")
-                visible = f"lanes <= {splat('last', 16)}"
-                if window:
-                    visible = f"T.And({visible}, lanes > {splat(f'last - {window}', 16)})"
-                w.line(f"y: T.let = T.Select({visible}, x, {f32(-math.inf, 16)})")
-            else:
-                w.line("y: T.let = x")
-            if masked or softcap:
-                w.line(f"SCORES[{here}] = y")
-            w.line(f"top[{lane}] = {call('inf_vmax', 16, 'y', f'top[{lane}]')}")
-
-    name = f"{name}_softmax"
-    with function(w, name, pointers, "height group position base from_vec to_vec"), w.block("for r in range(height):"):
-        w.line("last: T.let[T.int32] = position + T.truncdiv(r, group) - base")
-        w.line('top = T.alloc_buffer((16,), "float32")')
-        w.line('part = T.alloc_buffer((16,), "float32")')
-        w.line(f"top[{lane}] = {f32(-math.inf, 16)}")
-        w.line(f"part[{lane}] = {f32(0.0, 16)}")
-        seen = f"T.shift_right(T.max(0, last - {window} + 16), 4)" if window else "from_vec"
-        w.line(f"first_whole: T.let[T.int32] = T.min(to_vec, T.max(from_vec, {seen}))")
-        whole = "T.shift_right(T.max(0, last + 1), 4)"
-        w.line(f"end_whole: T.let[T.int32] = T.min(to_vec, T.max(first_whole, {whole}))")
-        if window:
-            find_top("from_vec", "first_whole", masked=True)
-        find_top("first_whole", "end_whole", masked=False)
-        find_top("end_whole", "to_vec", masked=True)
-        w.line("old: T.let[T.float32] = MAX[r]")
-        top = f"{call('inf_hmax', 16, f'top[{lane}]')} * {f32(unit)}"
-        w.line(f"new: T.let[T.float32] = {call('inf_vmax', 1, top, 'old')}")
-        with w.block("for v in T.serial(from_vec, to_vec):"):
-            exponent = call("inf_fma", 16, f"SCORES[{here}]", f32(unit, 16), splat("-new", 16))
-            if bf16:
-                weight = call("inf_exp2_weight", 16, exponent)
-                w.line(f"p: T.let = {call('inf_f32_to_bf16', 16, weight)}")
-                w.line(f"part[{lane}] = part[{lane}] + {call('inf_bf16_to_f32', 16, 'p')}")
-            else:
-                w.line(f"p: T.let = {call('inf_exp2_neg', 16, exponent)}")
-                w.line(f"part[{lane}] = part[{lane}] + p")
-            w.line(f"WEIGHTS[{here}] = p")
-        w.line(f"factor: T.let[T.float32] = {call('inf_exp2_neg', 1, 'old - new')}")
-        row = "T.ramp(r * 16, 1, 16)"
-        w.line(f"SUM[{row}] = SUM[{row}] * {splat('factor', 16)} + part[{lane}]")
-        w.line("MAX[r] = new")
-        with w.block("if factor != T.float32(1):"), w.block(f"for i in range({s.dims // 16}):"):
-            at = f"T.ramp(r * {s.dims} + i * 16, 1, 16)"
-            w.line(f"ACC[{at}] = ACC[{at}] * {splat('factor', 16)}")
-    return PrivateFunction(name, w.text())
-
-
 def weighted_sum(s: AttentionShape, height: int, features: frozenset[str], ahead: bool) -> PrivateFunction:
-    """acc[r] += sum of weights[r, token] * V[token] for tokens from from_block's first up to `visible` of a segment.
+    """acc[r] = acc[r] * factors[r] + sum of weights[r, token] * V[token], over a segment's tokens up to `visible`, from
+    the first of `from_block`.
 
     `ahead` is as in `scores`.
     """
@@ -272,6 +196,7 @@ def weighted_sum(s: AttentionShape, height: int, features: frozenset[str], ahead
         "WEIGHTS": ("weights", s.memory),
         "V": ("v", s.memory),
         "TABLE": ("table", "int32"),
+        "FACTORS": ("factors", "float32"),
         "ACC": ("acc", "float32"),
         **({"AHEAD": ("ahead", s.memory)} if ahead else {}),
     }
@@ -308,13 +233,13 @@ def _sum_columns(w: Writer, s: AttentionShape, height: int, ahead: bool, columns
                 value = f"T.bitwise_and({value}, {splat('T.int32(65535)', lanes)})"
             w.line(f"v{j}: T.let = {value}")
         with w.block(f"for r in T.unroll({height}):"):
-            w.line(f"x: T.let = WEIGHTS[r * {SEGMENT // s.pair} + b * {per_block} + {k}]")
+            w.line(f"x: T.let = WEIGHTS[r * {SEGMENT} + b * {per_block} + {k}]")
             for j, (_, lanes) in enumerate(columns):
                 c = f"a{j}[r, {ramp('0', lanes)}]"
                 w.line(f"{c} = {_dot(s, lanes, c, splat('x', lanes), f'v{j}')}")
 
     with w.block(f"for r in T.unroll({height}):"):
-        rows(lambda register, acc, lanes: f"{register} = {acc}")
+        rows(lambda register, acc, lanes: f"{register} = {acc} * {splat('FACTORS[r]', lanes)}")
     with w.block("for b in T.serial(from_block, to_block):"):
         w.line("base: T.let[T.int64] = T.cast(TABLE[b], 'int64') * T.cast(stride, 'int64')")
         if ahead:

@@ -43,6 +43,22 @@ def _pack_bf16(b: Body, low: str, high: str) -> str:
     return b.op("or", "i", first, b.op("shl", "i", second, b.const("i", 16)))
 
 
+@helper("inf_join_bf16", "ff->i")
+def _join_bf16(b: Body, first: str, rest: str) -> str:
+    """Both vectors as bf16, one after the other: pair i is the i-th pair of the row that they form."""
+    if "avx512bf16" in b.features and b.lanes == 16:
+        name = "@llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+        b.declares.add(f"declare <32 x bfloat> {name}(<16 x float>, <16 x float>)")
+        row = b.emit(f"call <32 x bfloat> {name}(<16 x float> {rest}, <16 x float> {first})")
+        return b.emit(f"bitcast <32 x bfloat> {row} to <16 x i32>")
+    if b.lanes == 1:
+        return b.call("inf_pack_bf16", first, rest)
+    low, high = b.call("inf_f32_to_bf16", first), b.call("inf_f32_to_bf16", rest)
+    kind, order = b.type("h"), ", ".join(f"i32 {i}" for i in range(2 * b.lanes))
+    row = b.emit(f"shufflevector {kind} {low}, {kind} {high}, <{2 * b.lanes} x i32> <{order}>")
+    return b.emit(f"bitcast <{2 * b.lanes} x i16> {row} to {b.type('i')}")
+
+
 @helper("inf_f16_to_f32", "h->f")
 def _f16_to_f32(b: Body, x: str) -> str:
     return b.convert("fpext", b.convert("bitcast", x, "h", "H"), "H", "f")

@@ -93,6 +93,8 @@ def _exp(b: Body, x: str) -> str:
     f = b.fma(n, b.const("f", -_LN2_LOW), f)
     q = [0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.00836874544620514, 0.001381453825160861]
     p = b.horner(f, [1.0, 1.0, *q])
+    if _has_scaling(b):
+        return _scale(b, p, n)
     # 2**n as a product of two normal numbers, so that the result may overflow or be denormal.
     k = b.op("sub", "i", b.bits(t), b.const("i", _MAGIC_BITS))
     half = b.op("ashr", "i", k, b.const("i", 1))
@@ -101,6 +103,26 @@ def _exp(b: Body, x: str) -> str:
         power = b.op("shl", "i", b.op("add", "i", part, b.const("i", 127)), b.const("i", 23))
         p = b.fmul(p, b.floats(power))
     return p
+
+
+def _has_scaling(b: Body) -> bool:
+    return "avx512dq" in b.features and b.lanes == 16
+
+
+def _scale(b: Body, x: str, n: str) -> str:
+    """x * 2**floor(n), rounded once, in one instruction (if `_has_scaling`)."""
+    kind = b.type("f")
+    name = "@llvm.x86.avx512.mask.scalef.ps.512"
+    b.declares.add(f"declare {kind} {name}({kind}, {kind}, {kind}, i16, i32)")
+    return b.emit(f"call {kind} {name}({kind} {x}, {kind} {n}, {kind} {x}, i16 -1, i32 4)")
+
+
+def _fraction(b: Body, x: str) -> str:
+    """x - floor(x), 0 for infinities, in one instruction (if `_has_scaling`)."""
+    kind = b.type("f")
+    name = "@llvm.x86.avx512.mask.reduce.ps.512"
+    b.declares.add(f"declare {kind} {name}({kind}, i32, {kind}, i16, i32)")
+    return b.emit(f"call {kind} {name}({kind} {x}, i32 1, {kind} {x}, i16 -1, i32 4)")
 
 
 @helper("inf_exp2_neg", "f->f")
@@ -122,22 +144,17 @@ def _exp2_neg(b: Body, x: str) -> str:
 @helper("inf_exp2_weight", "f->f")
 def _exp2_weight(b: Body, x: str) -> str:
     """2**x for x <= 0 within 1e-4 relative, 0 far below (also for -inf): softmax weights that are stored as bf16."""
-    c = [0.9999280729173707, 0.6932609864391124, 0.2426111327916374, 0.05517166876298003]
+    if _has_scaling(b):
+        c = [0.9999251961708069, 0.6958335041999817, 0.22606730461120605, 0.07802441716194153]
+        return _scale(b, b.horner(_fraction(b, x), c), x)
     low = b.const("f", -126.0)
-    if "avx512f" in b.features and b.lanes == 16:
-        low = b.const("f", -200.0)
-        x = b.select(b.fcmp("olt", x, low), low, x)
-        n = b.intrinsic("rint", "f", x)
-        p = b.horner(b.fsub(x, n), c)
-        kind = b.type("f")
-        b.declares.add(f"declare {kind} @llvm.x86.avx512.mask.scalef.ps.512({kind}, {kind}, {kind}, i16, i32)")
-        arguments = f"{kind} {p}, {kind} {n}, {kind} {p}, i16 -1, i32 4"
-        return b.emit(f"call {kind} @llvm.x86.avx512.mask.scalef.ps.512({arguments})")
     kept = b.fcmp("uge", x, low)
     x = b.select(b.fcmp("olt", x, low), low, x)
     magic = b.const("f", _MAGIC + 127.0)
     t = b.fadd(x, magic)
-    p = b.horner(b.fsub(x, b.fsub(t, magic)), c)
+    f = b.fsub(x, b.fsub(t, magic))
+    c = [0.9999280729173707, 0.6932609864391124, 0.2426111327916374, 0.05517166876298003]
+    p = b.horner(f, c)
     scaled = b.fmul(p, b.floats(b.op("shl", "i", b.bits(t), b.const("i", 23))))
     return b.select(kept, scaled, b.const("f", 0.0))
 

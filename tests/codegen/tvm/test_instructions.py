@@ -97,8 +97,9 @@ def test_tall_tiles_of_every_target_stay_in_registers(target: str, dtype: str, i
         assert all(register in line for line in block if instruction in line)
 
 
-def test_attention_multiplies_with_native_dot_products_in_registers() -> None:
-    kernel, _ = attention_kernels(
+@cache
+def _attention() -> ChunkKernel:
+    attend, _ = attention_kernels(
         "attention",
         heads=9,
         kv_heads=3,
@@ -115,8 +116,14 @@ def test_attention_multiplies_with_native_dot_products_in_registers() -> None:
         max_blocks_per_seq=64,
         features=frozenset(Target.named(BF16).features),
     )
-    loops = _hot(kernel, BF16, "vdpbf16ps")
-    assert len(loops) >= 2  # scores and weighted sums
+    return attend
+
+
+def test_attention_multiplies_with_native_dot_products_in_registers() -> None:
+    loops = _hot(_attention(), BF16, "vdpbf16ps")
+    # Scores and weighted sums; one product in a loop is the sum of weights.
+    loops = [block for block in loops if sum("vdpbf16ps" in line for line in block) > 2]
+    assert len(loops) >= 2
     for block in loops:
         assert not _spills(block)
     # Tiles of one token, three rows here, ask for a line of what comes next for each line that they load.
@@ -126,6 +133,16 @@ def test_attention_multiplies_with_native_dot_products_in_registers() -> None:
         lines = sum("prefetcht1" in line for line in block)
         assert lines > 0
         assert 3 * lines == sum("vdpbf16ps" in line for line in block)
+
+
+def test_softmax_weights_are_made_two_registers_at_a_time_without_spills() -> None:
+    loops = _hot(_attention(), BF16, "vscalefps")
+    joined = [block for block in loops if any("vcvtne2ps2bf16" in line for line in block)]
+    assert joined
+    for block in joined:
+        count = {name: sum(line.startswith(name) for line in block) for name in ("vscalefps", "vreduceps", "vdpbf16ps")}
+        assert count["vscalefps"] == count["vreduceps"] == 2 * count["vdpbf16ps"]
+        assert not _spills(block)
 
 
 def test_a_spill_would_be_seen() -> None:

@@ -153,6 +153,14 @@ def test_special_values(target: Target, library: Callable[..., Any]) -> None:
     np.testing.assert_array_equal(run("inf_min", x, y), np.minimum(x, y))
 
 
+def test_exp_has_the_same_bits_in_every_lane_count(target: Target, library: Callable[..., Any]) -> None:
+    x = _wide("inf_exp")
+    with np.errstate(invalid="ignore"):
+        runs = [library(lanes, target)("inf_exp", x).view("uint32") for lanes in _LANES]
+    for other in runs[1:]:
+        np.testing.assert_array_equal(other, runs[0])
+
+
 def test_power(target: Target, library: Callable[..., Any]) -> None:
     run = library(8, target)
     rng = np.random.default_rng(2)
@@ -182,6 +190,9 @@ def test_bf16_conversions_and_dot(target: Target, library: Callable[..., Any], l
     assert np.isnan(run("inf_round_bf16", np.full(16, np.nan))).all()
     packed = run("inf_pack_bf16", x, x[::-1].copy())
     np.testing.assert_array_equal(packed.view("uint16").reshape(-1, 2), np.stack([bits, bits[::-1]], 1))
+    joined = run("inf_join_bf16", x, x[::-1].copy())
+    rows = np.stack([bits.reshape(-1, lanes), bits[::-1].reshape(-1, lanes)], 1)
+    np.testing.assert_array_equal(joined.view("uint16"), rows.ravel())
     with np.errstate(over="ignore"):
         halves = x.astype("float16").astype("float32")
     np.testing.assert_array_equal(run("inf_f16_to_f32", run("inf_f32_to_f16", x)), halves)
