@@ -25,7 +25,7 @@ from inferir.codegen.tvm.microkernel import (
     tall_rows,
     tile_vectors,
 )
-from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, entry_head, pieces, ramp
+from inferir.codegen.tvm.source import ChunkKernel, Param, Stream, Writer, entry_head, pieces, ramp
 from inferir.ir.errors import CodegenError
 
 
@@ -141,7 +141,10 @@ def matmul_kernel(
             w.line(f"T.evaluate(Mod.{name}_out({pointers}scratch, row, height, block))")
         w.line("return T.int32(0)")
     chunks = f"T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel}) * {-(-blocks // tile.blocks)}"
-    return ChunkKernel(name, params, w.text(), chunks, tile.rows * BLOCK * 4, tuple(shared.values()))
+    stream = None
+    if tile.panel <= reread_rows(dtype, features):  # all rows are in one panel, and memory is the limit
+        stream = Stream(1, tile.blocks * steps * BLOCK * 4)
+    return ChunkKernel(name, params, w.text(), chunks, tile.rows * BLOCK * 4, tuple(shared.values()), stream)
 
 
 def _read_chunk(w: Writer, tile: MatmulTile, rows_symbol: str) -> None:

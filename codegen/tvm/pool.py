@@ -32,6 +32,7 @@ Control block: int64[CTRL_WORDS], 64-byte aligned, zeroed by the host, which the
     word   8  chunks done
     word   9  late: the leader waits for the last chunks longer than it should (int32)
     word  16  address of the operation's table row; 17 counts; 18 address of the dispatch function
+    word  19  what threads without work may read ahead (0: nothing): address, 20 bytes per chunk, 21 chunks
     word  24  epoch, the futex word (int32)
     word  32  number of sleeping workers (int32)
     word  40  stop (int32)
@@ -46,6 +47,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from inferir.codegen.tvm import read_ahead
 from inferir.codegen.tvm.llvm_lib import sync
 from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel, Writer
 from inferir.ir.errors import CodegenError
@@ -132,11 +134,13 @@ def _step(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
         w.line(f'CTRL = T.decl_buffer(({CTRL_WORDS},), "int64", data=ctrl)')
         _counts(w)
         w.line('total = T.alloc_buffer((1,), "int32")')
+        w.line('found = T.alloc_buffer((1,), "int32")')
         w.line(f"CTRL[{COUNTS}] = {sync('inf_addr', 'T.address_of(COUNT[0])')}")
         w.line(f"CTRL[{DISPATCH}] = {sync('inf_dispatch_address')}")
         scratch = sync("inf_ptr", f"CTRL[{SCRATCH}]")
         w.line(f"workers: T.let[T.int32] = T.cast(CTRL[{WORKERS}], 'int32')")
         w.line(f"COUNT[{THREADS}] = workers + 1")
+        w.line(f"CTRL[{read_ahead.AHEAD}] = T.int64(0)")
         _stamp(w, "0")
         with w.block("for i in range(n_ops):"):
             w.line("total[0] = 0")
@@ -148,6 +152,7 @@ def _step(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
                 w.line(f"T.evaluate(Mod.dispatch({row}, 0, total[0], counts, {scratch}))")
             with w.block("elif total[0] > 1:"):
                 w.line(f"CTRL[{ROW}] = {sync('inf_addr', row)}")
+                read_ahead.announce(w, kernels)
                 w.line(f"T.evaluate(Mod.run_op(ctrl, {row}, counts, {scratch}, total[0]))")
             _stamp(w, "i + 1")
         w.line("return T.int32(0)")
@@ -195,6 +200,7 @@ def _run_op(w: Writer) -> None:
         w.line(f"patience: T.let[T.int64] = {patience}")
         with w.block(f"while {sync('inf_load_i64', _address(DONE))} < T.cast(total, 'int64'):"):
             with w.block("if more[0] < 2000:"):
+                read_ahead.ask(w, "more[0]", "0", _claim("left"))
                 w.line("more[0] = more[0] + 1")
                 w.line(f"T.evaluate({sync('inf_pause')})")
             with w.block("else:"):
@@ -231,6 +237,7 @@ def _worker(w: Writer) -> None:
         with w.block(f"while {sync('inf_load_i32', _address(STOP))} == 0:"):
             _claim_and_run(w, scratch)
             with w.block("elif idle[0] < spin:"):
+                read_ahead.ask(w, "idle[0]", "tid", _claim("left"))
                 w.line("idle[0] = idle[0] + 1")
                 w.line(f"T.evaluate({sync('inf_pause')})")
             with w.block("else:"):

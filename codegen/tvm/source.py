@@ -48,12 +48,20 @@ class PrivateFunction:
 
 
 @dataclass(frozen=True)
+class Stream:
+    """Memory that a kernel reads once, in the order of its chunks: parameter number, and bytes per chunk."""
+
+    param: int
+    chunk_bytes: int
+
+
+@dataclass(frozen=True)
 class ChunkKernel:
     """A kernel in text form.
 
     `chunks` is a TIR expression over the counts: the number of chunks of one run (0 is allowed).
     `scratch_bytes` is the scratch memory each thread must provide. `shared` are functions the text calls that other
-    kernels may call too; a module holds each of them once.
+    kernels may call too; a module holds each of them once. `stream` is what threads without work may ask for early.
     """
 
     name: str
@@ -62,6 +70,7 @@ class ChunkKernel:
     chunks: str
     scratch_bytes: int = 0
     shared: tuple[PrivateFunction, ...] = ()
+    stream: Stream | None = None
 
     @property
     def lib(self) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """The step driver: every chunk runs exactly once, operations run in order, with any number of workers."""
 
 import ctypes
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferir.codegen.tvm import pool
+from inferir.codegen.tvm import pool, read_ahead
 from inferir.codegen.tvm.build import build_module
-from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Writer, entry_head
+from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Stream, Writer, entry_head
 from inferir.ir.errors import CodegenError
 from inferir.ir.target import Target
 
@@ -94,6 +95,29 @@ def test_a_chunk_knows_which_one_comes_later(
             np.testing.assert_array_equal(y[ends], 1 + claims * workers)
         else:
             assert not ends.size
+
+
+def test_it_is_announced_what_threads_without_work_may_read_ahead(
+    host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray]
+) -> None:
+    streams = dataclasses.replace(_add("streams", "n_t * 2", 1), stream=Stream(1, 64))
+    plain = _add("plain", "n_t", 1)
+    x, y, z = (aligned(np.zeros(40, np.int32)) for _ in range(3))
+    words = [read_ahead.AHEAD, read_ahead.AHEAD_BYTES, read_ahead.AHEAD_CHUNKS]
+    step = runner([plain, streams], host, 1)
+    for operations, expected in (
+        ([(1, (x, y)), (0, (x, z)), (1, (x, z)), (0, (x, y))], y),  # the first of the next step
+        ([(0, (x, z)), (0, (x, z)), (1, (x, z))], z),
+    ):
+        step.step(step.table(operations), n_t=20)
+        assert step.ctrl[words].tolist() == [expected.ctypes.data, 64, 40]
+    step.step(step.table([(0, (x, z))]), n_t=20)
+    assert step.ctrl[read_ahead.AHEAD] == 0
+    # Nothing is left of an earlier bucket where no kernel streams.
+    step = runner([plain], host, 1)
+    step.ctrl[read_ahead.AHEAD] = y.ctypes.data
+    step.step(step.table([(0, (x, z))]), n_t=20)
+    assert step.ctrl[read_ahead.AHEAD] == 0
 
 
 def test_workers_serve_the_modules_of_several_buckets(

@@ -71,7 +71,11 @@ def test_each_block_of_a_weight_belongs_to_one_chunk(
             block = np.arange(out.shape[1]) // (64 // m.interleave)
             want = 2.0 ** np.arange(rows)[:, None] * (block + 1)
             read = np.zeros(len(packed), int)
-            for chunk in range(step.shared_chunks(table, n_t=rows, n_r=rows)):
+            chunks, stream = step.shared_chunks(table, n_t=rows, n_r=rows), one.kernel.stream
+            assert stream is not None
+            assert stream.param == 1
+            assert (chunks - 1) * stream.chunk_bytes < arrays[1].nbytes <= chunks * stream.chunk_bytes
+            for chunk in range(chunks):
                 out.view(np.uint8)[...] = 0xFF  # NaN
                 step.run_chunk(table, chunk)
                 got = values(out)
@@ -82,6 +86,13 @@ def test_each_block_of_a_weight_belongs_to_one_chunk(
                     got, np.where(np.isin(block, mine), want, np.nan), f"{bucket.name}, {rows} rows, chunk {chunk}"
                 )
             np.testing.assert_array_equal(read, 1, f"chunks that read each block, {bucket.name}, {rows} rows")
+
+
+def test_many_rows_are_not_read_ahead(host: Target) -> None:
+    _, region = gated(DType.BF16)
+    many = default_buckets(64)[-1]
+    assert many not in MEMORY_BOUND
+    assert lower_region("many", region, many, host, Bounds(max_rows=64, max_blocks=4)).kernel.stream is None
 
 
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.kind == "cpu"], ids=lambda t: t.name)
