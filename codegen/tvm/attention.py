@@ -267,9 +267,8 @@ def _segment(
     blocks = f"{s.kv_heads * k_size}, from_block, to_block"
     _by_height(w, rows, score, f"{at.queries}, {cache}, {at.scores}", then, blocks)
 
-    span = f"from_block * {s.block_size // 16}, to_block * {s.block_size // 16}"
-    if s.block_size == 16:
-        span = "T.bitwise_and(from_block, -2), T.bitwise_and(to_block + 1, -2)"
+    per_block = s.block_size // 16
+    span = f"T.bitwise_and(from_block * {per_block}, -2), T.bitwise_and(to_block * {per_block} + 1, -2)"
     state = f"{at.scores}, {at.factors}, {at.sums}, {at.maxima}"
     w.line(f"T.evaluate(Mod.{softmax.name}({state}, height, group, position, base, {span}))")
 
@@ -277,14 +276,8 @@ def _segment(
     after = f"block_tables_b[{first_block} + {SEGMENT // s.block_size}]"
     w.line("last: T.let[T.int32] = T.cast(c + 1 == to_segment, 'int32')")
     then = f"T.address_of(kcache_b[T.if_then_else(last == 1, later_k, {_piece(s, after, 'head', k_size)})])"
-    _by_height(
-        w,
-        rows,
-        weigh,
-        f"{at.scores}, {cache}, {at.factors}, {at.acc}",
-        then,
-        f"{s.kv_heads * v_size}, from_block, visible",
-    )
+    tokens = f"{s.kv_heads * v_size}, from_block, visible"
+    _by_height(w, rows, weigh, f"{at.scores}, {cache}, {at.factors}, {at.acc}", then, tokens)
 
 
 def _by_height(

@@ -134,13 +134,11 @@ def _step(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
         w.line(f'CTRL = T.decl_buffer(({CTRL_WORDS},), "int64", data=ctrl)')
         _counts(w)
         w.line('total = T.alloc_buffer((1,), "int32")')
-        w.line('found = T.alloc_buffer((1,), "int32")')
         w.line(f"CTRL[{COUNTS}] = {sync('inf_addr', 'T.address_of(COUNT[0])')}")
         w.line(f"CTRL[{DISPATCH}] = {sync('inf_dispatch_address')}")
         scratch = sync("inf_ptr", f"CTRL[{SCRATCH}]")
         w.line(f"workers: T.let[T.int32] = T.cast(CTRL[{WORKERS}], 'int32')")
         w.line(f"COUNT[{THREADS}] = workers + 1")
-        w.line(f"CTRL[{read_ahead.AHEAD}] = T.int64(0)")
         _stamp(w, "0")
         with w.block("for i in range(n_ops):"):
             w.line("total[0] = 0")
@@ -200,7 +198,7 @@ def _run_op(w: Writer) -> None:
         w.line(f"patience: T.let[T.int64] = {patience}")
         with w.block(f"while {sync('inf_load_i64', _address(DONE))} < T.cast(total, 'int64'):"):
             with w.block("if more[0] < 2000:"):
-                read_ahead.ask(w, "more[0]", "0", _claim("left"))
+                read_ahead.ask(w, "more[0]", "0", _claim)
                 w.line("more[0] = more[0] + 1")
                 w.line(f"T.evaluate({sync('inf_pause')})")
             with w.block("else:"):
@@ -237,7 +235,7 @@ def _worker(w: Writer) -> None:
         with w.block(f"while {sync('inf_load_i32', _address(STOP))} == 0:"):
             _claim_and_run(w, scratch)
             with w.block("elif idle[0] < spin:"):
-                read_ahead.ask(w, "idle[0]", "tid", _claim("left"))
+                read_ahead.ask(w, "idle[0]", "tid", _claim)
                 w.line("idle[0] = idle[0] + 1")
                 w.line(f"T.evaluate({sync('inf_pause')})")
             with w.block("else:"):

@@ -7,7 +7,7 @@ chunks of an operation because it publishes it, the workers those after them. A 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from inferir.codegen.tvm.llvm_lib import sync
 from inferir.codegen.tvm.source import ChunkKernel, Writer
@@ -20,32 +20,32 @@ _MOST_BYTES = 256 * 1024  # a part of the second-level cache
 
 def announce(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
     """Leave in the control block what the next operation after `i` that streams will read, round the table's end."""
+    w.line(f"CTRL[{AHEAD}] = T.int64(0)")
     streaming = [(number, k, k.stream) for number, k in enumerate(kernels) if k.stream is not None]
     if not streaming:
         return
-    w.line("found[0] = 0")
-    with w.block(f"for j in range({DISTANCE}):"), w.block("if found[0] == 0:"):
+    with w.block(f"for j in range({DISTANCE}):"), w.block(f"if CTRL[{AHEAD}] == T.int64(0):"):
         w.line("op: T.let[T.int32] = T.truncmod(i + 1 + j, n_ops) * row_words")
         for position, (number, kernel, stream) in enumerate(streaming):
             with w.block(f"{'el' if position else ''}if TABLE[op] == T.int64({number}):"):
-                w.line("found[0] = 1")
                 w.line(f"CTRL[{AHEAD}] = TABLE[op + {1 + stream.param}]")
                 w.line(f"CTRL[{AHEAD_BYTES}] = T.int64({stream.chunk_bytes})")
                 w.line(f"CTRL[{AHEAD_CHUNKS}] = T.cast({kernel.chunks}, 'int64')")
 
 
-def ask(w: Writer, look: str, tid: str, claim: str) -> None:
+def ask(w: Writer, look: str, tid: str, claim: Callable[[str], str]) -> None:
     """Prefetch the next lines of what thread `tid` will probably claim, when it finds no work for the `look`-th time.
 
-    `claim` is a TIR expression: how many of `left` chunks a thread claims.
+    `claim` writes how many of the chunks that are left, a TIR expression, a thread claims.
     """
     with w.block(f"if {_word(AHEAD)} != T.int64(0):"):
-        w.line(f"left: T.let[T.int32] = T.cast({_word(AHEAD_CHUNKS)}, 'int32')")
-        w.line(f"first: T.let[T.int32] = {claim} * {tid}")
+        w.line(f"chunks: T.let[T.int32] = T.cast({_word(AHEAD_CHUNKS)}, 'int32')")
+        w.line(f"share: T.let[T.int32] = {claim('chunks')}")
+        w.line(f"first: T.let[T.int32] = share * {tid}")
         w.line(f"bytes: T.let[T.int64] = {_word(AHEAD_BYTES)}")
-        w.line(f"size: T.let[T.int64] = T.min(bytes * T.cast({claim}, 'int64'), T.int64({_MOST_BYTES}))")
+        w.line(f"size: T.let[T.int64] = T.min(bytes * T.cast(share, 'int64'), T.int64({_MOST_BYTES}))")
         w.line(f"at: T.let[T.int64] = T.cast({look} * {64 * LINES_ASKED}, 'int64')")
-        with w.block("if T.And(first < left, at < size):"):
+        with w.block("if T.And(first < chunks, at < size):"):
             w.line(f"begin: T.let[T.int64] = {_word(AHEAD)} + bytes * T.cast(first, 'int64') + at")
             for line in range(LINES_ASKED):
                 address = sync("inf_ptr", f"begin + T.int64({64 * line})")
