@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.limits import LimitProbe, Limits
-from benchmarks.work import Work, region_work, regions_by_digest
+from benchmarks.work import Work, does_the_work, region_work, regions_by_digest
 from inferir.ir.parser import parse_graph
 
 CONTEXT = 256  # tokens of each sequence before a decode step
@@ -62,7 +62,7 @@ def capture(
     found: list[Any] = []
 
     def observe(descriptor: Any, counts: Any) -> Any:
-        if counts.tokens == tokens and counts.rows == sequences and not found:
+        if counts.tokens == tokens and counts.rows + counts.greedy == sequences and not found:
             program = executor.program(descriptor)
             run(descriptor, counts)
             groups, limits = [], [probe.measure()]
@@ -106,11 +106,9 @@ def measure(llm: Any, step: str, repeats: int, probe: LimitProbe, regions: dict[
     for i, call in enumerate(bucket.program):
         columns[call.kernel].append(i)
     work: dict[int, Work] = {}
-    counted: set[str] = set()  # regions: a second kernel of one has no work of its own
     for number, ops in sorted(columns.items()):
-        region = bucket.kernels[number].region
-        one = Work(0, 0, 0) if region in counted else region_work(regions[region], counts, items)
-        counted.add(region)
+        kernel = bucket.kernels[number]
+        one = region_work(regions[kernel.region], counts, items) if does_the_work(kernel.name) else Work(0, 0, 0)
         work[number] = Work(one.memory * len(ops), one.activations * len(ops), one.flops * len(ops))
 
     def share(group: Group) -> float:

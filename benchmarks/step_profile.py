@@ -58,7 +58,6 @@ class Phases:
 
     def _profile(self, executor: Any) -> None:
         """Have the step program stamp its operations, and split its time between sampling and the model."""
-        from inferir.runtime.executor.base import StepOutputs
 
         def run(descriptor: Any, counts: Any) -> Any:
             program = executor.program(descriptor)
@@ -74,8 +73,7 @@ class Phases:
             share = drawn / max(1, int(cycles.sum()))
             self._now["sampling"] += seconds * share
             self._now["model"] += seconds * (1 - share)
-            outputs = executor._memory.outputs
-            return StepOutputs(outputs["tokens"][: counts.rows], outputs["logits"][: counts.rows])
+            return executor.outputs(counts)
 
         executor.run = run
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import sympy
 
 from benchmarks.limits import Limits
-from inferir.ir.dims import A, R, S, T
+from inferir.ir.dims import A, G, R, S, T
 from inferir.ir.graph import Graph, Node
 from inferir.ir.types import TensorType
 from inferir.runtime.dispatcher import StepCounts
@@ -19,7 +19,9 @@ from inferir.runtime.dispatcher import StepCounts
 
 @dataclass(frozen=True)
 class Work:
-    """Bytes from memory (weights, cached keys and values), bytes of activations, floating-point operations."""
+    """Bytes from memory (weights, cached keys and values), bytes of activations, floating-point operations. Two on
+    bytes count as one, since an instruction does twice as many.
+    """
 
     memory: int
     activations: int
@@ -41,19 +43,30 @@ class Work:
 
 def region_work(region: Node, counts: StepCounts, items: npt.NDArray[np.int32]) -> Work:
     """`items` [A, 6] are the attention work items of the step (`inferir.ir.attn_split`)."""
-    sizes = {T: counts.tokens, S: counts.seqs, R: counts.rows, A: counts.items}
+    sizes = {T: counts.tokens, S: counts.seqs, R: counts.rows, A: counts.items, G: counts.greedy}
     body: Graph = region.attrs["body"]
     ops = {n.op: n for n in body.nodes}
     if "attn.paged" in ops:
         return _attention(ops["attn.paged"], counts, items)
-    activations = sum(_bytes(v.type, sizes) for v in region.results if not _is_cache(v.type))
+    made = [_bytes(v.type, sizes) for v in region.results if not _is_cache(v.type)]
+    if made and not any(made):
+        return Work(0, 0, 0)  # no such rows in this step
+    activations = sum(made)
     activations += sum(_bytes(v.type, sizes) for v in region.operands if v.op not in ("core.weight", "core.input"))
-    if "tensor.linear_packed" not in ops:
+    product = ops.get("tensor.linear_packed") or ops.get("sample.greedy")
+    if product is None:
         return Work(0, activations, 0)
-    linear = ops["tensor.linear_packed"]
-    x, weight = linear.operands
-    rows, k = (_size(d, sizes) for d in x.type.shape)
-    return Work(_bytes(weight.type, sizes), activations, 2 * rows * k * int(linear.attrs["n"]))
+    rows, k = (_size(d, sizes) for d in product.operands[0].type.shape)
+    # A greedy choice reads its weights as bytes, with bounds; what it then reads of the weights depends on the row.
+    read = product.operands[2:4] if product.op == "sample.greedy" else product.operands[1:]
+    memory = sum(_bytes(v.type, sizes) for v in read)
+    flops = (1 if product.op == "sample.greedy" else 2) * rows * k * int(product.attrs["n"])
+    return Work(memory, activations, flops)
+
+
+def does_the_work(kernel: str) -> bool:
+    """Whether a kernel has its region's work, of those that compute the region one after another."""
+    return not kernel.endswith(("_merge", "_prepare", "_floor", "_rescore", "_pick"))
 
 
 def _attention(node: Node, counts: StepCounts, items: npt.NDArray[np.int32]) -> Work:

@@ -24,7 +24,7 @@ from inferir.codegen.cache import CompileCache, Entry
 from inferir.ir.cache_key import CacheKey, source_hash
 from inferir.ir.dtypes import DType, torch_dtype
 from inferir.ir.errors import ArtifactError
-from inferir.ir.graph import Graph, structural_text
+from inferir.ir.graph import Graph, Node, structural_text
 from inferir.ir.interpreter import interpret
 from inferir.ir.manifest import ALIGNMENT, TensorRecord
 from inferir.ir.types import TensorType
@@ -126,11 +126,25 @@ def _interpreter_hash() -> str:
     return source_hash([here / "ops", here / "interpreter.py"])
 
 
-def evaluate_recipe(recipe: Graph, load: LoadTensor) -> Any:
-    """The tensor a recipe describes. `load(name)` gives checkpoint tensors."""
-    names = recipe.weights()
-    (out,) = interpret(recipe, {}, {name: load(name) for name in names}).values()
-    return out.contiguous()
+class RecipeEvaluator:
+    """Evaluates recipes on checkpoint tensors, which `load(name)` gives. What one op with several results makes of them
+    is computed once for recipes that follow one another.
+    """
+
+    def __init__(self, load: LoadTensor) -> None:
+        self._load = load
+        self._node: Node | None = None
+        self._results: list[Any] = []
+
+    def __call__(self, recipe: Graph) -> Any:
+        """The tensor a recipe describes."""
+        (value,) = recipe.outputs
+        if value.node is not self._node:
+            self._node = value.node
+            every = tuple(map(str, range(len(value.node.results))))
+            graph = Graph((), value.node.results, every, recipe.name)
+            self._results = list(interpret(graph, {}, {name: self._load(name) for name in graph.weights()}).values())
+        return self._results[value.index].contiguous()
 
 
 def write_weights(
@@ -146,14 +160,14 @@ def write_weights(
     `store` keeps finished tensors; `load` is called only for those it lacks. The file is written under a temporary name
     and renamed. Raises `ArtifactError` naming file and reason (disk full, say), leaving nothing.
     """
-    head = _head(types)
+    head, evaluate = _head(types), RecipeEvaluator(load)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb", buffering=0) as file:
             pieces = _Pieces(file)
             pieces.add(head)
             for done, (name, type_) in enumerate(types.items()):
-                pieces.add(_content(name, type_, recipes.get(name), load, store))
+                pieces.add(_content(name, type_, recipes.get(name), evaluate, load, store))
                 pieces.add(bytes(-type_.nbytes({}) % ALIGNMENT))
                 if progress is not None:
                     progress(done + 1, len(types))
@@ -166,7 +180,14 @@ def write_weights(
         temporary.unlink(missing_ok=True)
 
 
-def _content(name: str, type_: TensorType, recipe: Graph | None, load: LoadTensor, store: WeightCache) -> bytes:
+def _content(
+    name: str,
+    type_: TensorType,
+    recipe: Graph | None,
+    evaluate: RecipeEvaluator,
+    load: LoadTensor,
+    store: WeightCache,
+) -> bytes:
     """The bytes of one tensor, from the store or computed now."""
     key = store.key(name, recipe)
     found = store.cache.get(KIND, key)
@@ -175,7 +196,7 @@ def _content(name: str, type_: TensorType, recipe: Graph | None, load: LoadTenso
     import torch
 
     with torch.no_grad():
-        tensor = evaluate_recipe(recipe, load) if recipe is not None else load(name).contiguous()
+        tensor = evaluate(recipe) if recipe is not None else load(name).contiguous()
     if tuple(tensor.shape) != type_.concrete({}) or tensor.dtype != torch_dtype(type_.dtype):
         raise ArtifactError(f"weight {name!r} is {tensor.dtype}{list(tensor.shape)}, expected {type_}")
     content: bytes = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()

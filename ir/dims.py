@@ -6,6 +6,7 @@ when a step runs; their upper bounds come from the compile options.
     T   tokens in this step            S   sequences in this step        R   rows whose logits are wanted
     A   attention work items           NB  KV blocks in the pool         MB  blocks per sequence (block-table width)
     E   edits of logits, all rows together
+    G   rows whose most likely token is wanted, and nothing else of their logits
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ A = sympy.Symbol("A", integer=True, positive=True)
 NB = sympy.Symbol("NB", integer=True, positive=True)
 MB = sympy.Symbol("MB", integer=True, positive=True)
 E = sympy.Symbol("E", integer=True, positive=True)
+G = sympy.Symbol("G", integer=True, positive=True)
 
-SYMBOLS: dict[str, sympy.Symbol] = {str(s): s for s in (T, S, R, A, NB, MB, E)}
+SYMBOLS: dict[str, sympy.Symbol] = {str(s): s for s in (T, S, R, A, NB, MB, E, G)}
 
 _EXPR = re.compile(r"^[A-Za-z0-9_+\-*/() ]+$")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -198,7 +198,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     digest: str = "0" * 64
     format: int = FORMAT_VERSION
-    abi: int = 2
+    abi: int = 3
     model: ModelRecord
     target: Target
     limits: LimitsRecord

@@ -46,9 +46,11 @@ class PassOptions:
       also pushes the gather of logit rows through the whole last layer.
     disabled: names of passes to leave out; leaving out one that a later pass requires is an error.
     max_model_len: positions are 0 … max_model_len - 1.
-    max_num_batched_tokens, max_num_seqs, max_logit_rows: bounds of T, S and R (default of the last: max_num_seqs).
+    max_num_batched_tokens, max_num_seqs, max_logit_rows: bounds of T, S, and R and G (default of that:
+      max_num_seqs).
     block_size: token slots per cache block.
     vocab_size: tokens that may be drawn (default: all logits).
+    byte_dot: whether the target multiplies bytes with an instruction of its own.
     """
 
     opt_level: int = 2
@@ -59,6 +61,7 @@ class PassOptions:
     max_logit_rows: int | None = None
     block_size: int = 16
     vocab_size: int | None = None
+    byte_dot: bool = False
 
     def __post_init__(self) -> None:
         if self.opt_level not in (0, 1, 2, 3):
@@ -70,8 +73,8 @@ class PassOptions:
     @property
     def bounds(self) -> dict[str, int]:
         """Upper bounds of the symbols that intermediate values and outputs are sized by."""
-        rows = self.max_logit_rows or self.max_num_seqs
-        return {"T": self.max_num_batched_tokens, "S": self.max_num_seqs, "R": min(rows, self.max_num_batched_tokens)}
+        rows = min(self.max_logit_rows or self.max_num_seqs, self.max_num_batched_tokens)
+        return {"T": self.max_num_batched_tokens, "S": self.max_num_seqs, "R": rows, "G": rows}
 
 
 @dataclass(frozen=True)

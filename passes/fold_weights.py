@@ -11,7 +11,12 @@ from inferir.passes.base import SOURCES, WEIGHTS_FOLDED, Ledger
 from inferir.passes.walk import Rebuilder
 
 _PLAIN = ("core.weight", "core.scalar")
-_SUFFIX = {"layout.pack_weight": "packed"}
+_SUFFIX = {
+    "layout.pack_weight": ("packed",),
+    "layout.screen_weight": ("screen", "screen_bounds", "screen_columns"),
+}
+"""Names of the results of an op, where its own is no good name for them."""
+
 _QUIET = ("tensor.cast", "tensor.view", "tensor.expand")
 
 
@@ -63,7 +68,7 @@ def _name(value: Value) -> str:
     node = value.node
     while node.op in _QUIET and node.operands and node.operands[0].op not in SOURCES:
         node = node.operands[0].node
-    suffix = _SUFFIX.get(node.op, node.op.split(".", 1)[1])
+    suffix = _SUFFIX[node.op][value.index] if node.op in _SUFFIX else node.op.split(".", 1)[1]
     return f"{_joined(sources) or 'constant'}.{suffix}"
 
 

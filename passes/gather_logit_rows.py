@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import networkx as nx
-import sympy
 
 from inferir.ir.dims import R, T
 from inferir.ir.dtypes import DType
@@ -15,6 +14,7 @@ from inferir.ir.graph import Builder, Graph, Node, Value
 from inferir.ir.registry import make_node
 from inferir.ir.types import TensorType
 from inferir.passes.base import PAGED, ROWS_GATHERED, has_tokens
+from inferir.passes.walk import with_symbol
 
 _PRODUCTS = frozenset({"tensor.linear", "tensor.matmul"})
 _MIXES = frozenset({"attn.paged", "attn.attention", "kv.write", "core.input"})
@@ -54,7 +54,7 @@ class GatherLogitRows:
                 else:
                     operands = tuple(env[v] if has_tokens(v.type.shape) else v for v in node.operands)
                     env[value] = make_node(
-                        node.op, operands, {k: _in_rows(a) for k, a in node.attrs.items()}, node.loc
+                        node.op, operands, {k: with_symbol(a, T, R) for k, a in node.attrs.items()}, node.loc
                     ).result
         out = env[logits]
         if out.type.dtype is not DType.F32:
@@ -114,11 +114,3 @@ def residual_sum(graph: Graph, logits: Value) -> Value:
             break
         best = node.result
     return best
-
-
-def _in_rows(attr: Any) -> Any:
-    if isinstance(attr, sympy.Expr):
-        return attr.subs(T, R)
-    if isinstance(attr, tuple):
-        return tuple(_in_rows(a) for a in attr)
-    return attr

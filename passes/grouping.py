@@ -13,9 +13,9 @@ from inferir.ir.graph import Graph, Node, Value
 from inferir.ir.registry import VIEW, has_trait
 from inferir.passes.base import SOURCES
 
-ANCHORS = {"tensor.linear_packed": "matmul", "attn.paged": "attention"}
+ANCHORS = {"tensor.linear_packed": "matmul", "attn.paged": "attention", "sample.greedy": "greedy"}
 _INDEXED = {"tensor.gather_rows": (0,), "tensor.embedding": (0,), "kv.write": (0,)}
-_WHOLE = frozenset({"tensor.linear_packed", "attn.paged", "tensor.matmul"})
+_WHOLE = frozenset({"tensor.linear_packed", "attn.paged", "tensor.matmul", "sample.greedy"})
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _is_lookup(node: Node) -> bool:
 
 @dataclass(eq=False)
 class Group:
-    """Nodes that become one region. anchor: "rowwise", "matmul" or "attention"."""
+    """Nodes that become one region. anchor: "rowwise", or one of the values of `ANCHORS`."""
 
     id: int
     anchor: str

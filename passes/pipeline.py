@@ -18,6 +18,7 @@ from inferir.passes.recognise_gated_act import RecogniseGatedAct
 from inferir.passes.recognise_rms_norm import RecogniseRmsNorm
 from inferir.passes.recognise_rotary import RecogniseRotary
 from inferir.passes.recognise_softcap import RecogniseSoftcap
+from inferir.passes.screen_greedy import ScreenGreedy
 from inferir.passes.tabulate_positions import TabulatePositions
 from inferir.passes.token_major import TokenMajor
 
@@ -26,6 +27,7 @@ def build_pipeline(options: PassOptions, ledger: Ledger) -> list[Pass]:
     """The passes for an optimisation level, without the disabled ones. What a pass is for is its `why`."""
     level = options.opt_level
     always, optimising, rounding_less = True, level >= 1, level >= 2
+    screening = rounding_less and options.byte_dot
     phases: list[tuple[bool, Pass]] = [
         # canonicalise
         (always, Canonicalise()),
@@ -48,6 +50,7 @@ def build_pipeline(options: PassOptions, ledger: Ledger) -> list[Pass]:
         (always, InsertSampling(options.vocab_size)),
         # lay out
         (always, PackWeights(interleave=optimising)),
+        (screening, ScreenGreedy(options.vocab_size, ledger)),
         (always, FoldWeights(ledger)),
         (always, Canonicalise()),
         (always, ShareCommon()),
@@ -60,4 +63,4 @@ def build_pipeline(options: PassOptions, ledger: Ledger) -> list[Pass]:
 
 def pass_names() -> tuple[str, ...]:
     """Names of all passes, in order of first use."""
-    return tuple(dict.fromkeys(p.name for p in build_pipeline(PassOptions(opt_level=3), Ledger())))
+    return tuple(dict.fromkeys(p.name for p in build_pipeline(PassOptions(opt_level=3, byte_dot=True), Ledger())))

@@ -13,10 +13,11 @@ _NAMED = {
     "attn.paged": "attention",
     "kv.write": "kv_write",
     "sample.draw": "draw",
+    "sample.greedy": "greedy",
     "tensor.gather_rows": "gather",
 }
 _PLAIN_INPUTS = frozenset(
-    {"ids", "positions", "slots", "block_tables", "attn_items", "rows"}
+    {"ids", "positions", "slots", "block_tables", "attn_items", "rows", "greedy_rows"}
     | {name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)}
 )
 

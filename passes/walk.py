@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
+
+import sympy
 
 from inferir.ir.graph import Graph, Node, Value, rebuild
 
@@ -57,3 +60,12 @@ def rebuilt(graph: Graph, visit: Visit) -> Graph:
     if all(walk.env[v] is v for v in graph.outputs):
         return graph
     return walk.graph_with()
+
+
+def with_symbol(attr: Any, old: sympy.Symbol, new: sympy.Symbol) -> Any:
+    """An attribute with the dimension `new` in place of `old`."""
+    if isinstance(attr, sympy.Expr):
+        return attr.subs(old, new)
+    if isinstance(attr, tuple):
+        return tuple(with_symbol(a, old, new) for a in attr)
+    return attr

@@ -5,7 +5,7 @@
     inferir_stop(int64 *ctrl)
 
 A table row is the kernel's number and then the addresses of its parameters. `counts` is int32[8]: T, S, R, A, the
-number of attention work items to merge, then zeros. The control block is int64[CTRL_WORDS], zeroed, with the fields
+number of attention work items to merge, G, then zeros. The control block is int64[CTRL_WORDS], zeroed, with the fields
 below set once by the host. All three return 0.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from inferir.ir.errors import ArtifactError
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 CTRL_WORDS = 64
 WORKERS = 41

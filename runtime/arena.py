@@ -84,6 +84,7 @@ def _sizes(limits: LimitsRecord, num_blocks: int) -> dict[str, int]:
         "T": limits.max_tokens,
         "S": limits.max_seqs,
         "R": limits.max_rows,
+        "G": limits.max_rows,
         "A": limits.max_items,
         "MB": limits.max_blocks,
         "NB": num_blocks,

@@ -29,7 +29,9 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class PreparedStep:
-    """A step whose inputs are in place. `sampled` are the requests that get a token, in the order of the logit rows."""
+    """A step whose inputs are in place. `sampled` are the requests that get a token: in the order of the logit rows,
+    then in that of the greedy rows.
+    """
 
     descriptor: BatchDescriptor
     counts: StepCounts
@@ -56,7 +58,7 @@ class InputBatch:
     Inputs (by name, all C-contiguous): ids [T], positions [T], attn_items [A, 6], rows [R] i32; those of the draw,
     which `SamplingRows` fills (`ir/draw_inputs.py`); and per KV table its slots [T] and block table [S, MB] i32. Models
     whose rotary frequencies depend on the sequence also have lengths [T] i32: the prompt's length, or position
-    + 1 beyond the prompt.
+    + 1 beyond the prompt. Artifacts that can find the most likely token without logits have greedy_rows [G] i32.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class InputBatch:
         self._items = AttentionItems(executor.inputs["attn_items"], executor.splitting)
         self._sampling = SamplingRows(executor.inputs, max_seqs)
         self._prompt = np.zeros(max_seqs, np.int32)  # lengths of prompts
+        self._greedy = np.zeros(max_seqs, np.bool_)  # rows that go without logits
         self._copied = np.zeros((len(tables), max_seqs), np.int64).tolist()  # table entries that are up to date
         self._nulled = np.zeros((len(tables), max_seqs), np.int64).tolist()
         self._last: _Decode | None = None
@@ -95,8 +98,9 @@ class InputBatch:
         self._fill_tokens(row, count, start, offset, total)
         items = self._items.fill(row, count, start, offset, self._executor.attn_tile(descriptor))
         sampled = [r for r, ends in zip(requests, last, strict=True) if ends]
-        self._fill_rows(row[last], (offset + count - 1)[last], sampled)
-        counts = StepCounts(total, max(self._used_rows) + 1, len(sampled), items.total, items.merges)
+        sampled, greedy = self._fill_rows(row[last], (offset + count - 1)[last], sampled)
+        rows = len(sampled) - greedy
+        counts = StepCounts(total, max(self._used_rows) + 1, rows, items.total, items.merges, greedy)
         step = PreparedStep(descriptor, counts, sampled)
         decode = len(sampled) == total
         self._last = _Decode(requests, row, start, step, items, _same_split(start)) if decode else None
@@ -155,6 +159,7 @@ class InputBatch:
         prompt = self._prompt[row] = len(request.prompt)
         self._tokens[row, :prompt] = request.prompt
         self._tokens[row, prompt : request.num_tokens] = request.outputs
+        self._greedy[row] = request.token_only and "greedy_rows" in self._inputs
         self._sampling.bind(request)
         for copied, nulled in zip(self._copied, self._nulled, strict=True):
             copied[row] = nulled[row] = 0
@@ -188,10 +193,19 @@ class InputBatch:
             blocks = self._inputs[table.block_tables][row, block]
             self._inputs[table.slots][: len(row)] = blocks * self._block_size + within
 
-    def _fill_rows(self, row: Array, token: Array, sampled: list[Request]) -> None:
-        total = len(sampled)
-        self._inputs["rows"][:total] = token
-        self._sampling.fill(row, sampled)
+    def _fill_rows(self, row: Array, token: Array, sampled: list[Request]) -> tuple[list[Request], int]:
+        """The requests in the order of their tokens, and how many of them, the last ones, have no logits."""
+        greedy = self._greedy[row]
+        without = int(greedy.sum())
+        total = len(sampled) - without
+        if without:
+            order = np.argsort(greedy, kind="stable")
+            row, token = row[order], token[order]
+            sampled = [sampled[i] for i in order.tolist()]
+            self._inputs["greedy_rows"][:without] = token[total:]
+        self._inputs["rows"][:total] = token[:total]
+        self._sampling.fill(row[:total], sampled[:total])
+        return sampled, without
 
 
 def _same_split(position: Array) -> int:

@@ -22,13 +22,14 @@ class BatchDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """Values of the symbols T, S, R and A in a step, and how many attention work items are to be merged."""
+    """Values of the symbols T, S, R, A and G in a step, and how many attention work items are to be merged."""
 
     tokens: int
     seqs: int
     rows: int
     items: int
     merges: int = 0
+    greedy: int = 0
 
 
 class Dispatcher(Generic[Program]):

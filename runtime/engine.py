@@ -285,14 +285,15 @@ class Engine:
         now = time.monotonic()
         self._sampled += len(step.sampled)
         updates = []
-        for row, (request, token) in enumerate(zip(step.sampled, outputs.tokens.tolist(), strict=False)):
+        tokens = outputs.tokens[: step.counts.rows].tolist() + outputs.greedy.tolist()
+        for row, (request, token) in enumerate(zip(step.sampled, tokens, strict=True)):
             logprobs = None
             if request.params.logprobs is not None and 0 <= token < self.limits.vocab_size:
                 logprobs = token_logprobs(outputs.logits[row], token, request.params.logprobs)
             timing = request.timing
             timing.first_token = timing.first_token or now
             timing.last_token = now
-            if token < 0 and self._complete(request, outputs.logits[row]):
+            if token < 0 and request.matcher is not None and self._complete(request, outputs.logits[row]):
                 updates.append(self._finish(request, None, "", "stop", None))
             else:
                 updates.append(self._deliver(request, token, logprobs))

@@ -64,7 +64,7 @@ def _step(engine: Engine, scheduled: list[Scheduled]) -> Logits:
         inputs["rows"][:count] = np.arange(start, start + count)
         for name in ("temperature", "masked", "edit_count"):  # greedy, unchanged rows: only the logits matter
             inputs[name][:count] = 0
-        parts.append(engine.executor.run(step.descriptor, replace(step.counts, rows=count)).logits.copy())
+        parts.append(engine.executor.run(step.descriptor, replace(step.counts, rows=count, greedy=0)).logits.copy())
     for s in scheduled:
         s.request.computed += s.tokens
     return np.concatenate(parts)

@@ -37,7 +37,7 @@ class StepProgram:
 
     def run(self, counts: StepCounts) -> None:
         """Run the program over the step's inputs; its outputs are in memory when this returns."""
-        self._counts[:5] = (counts.tokens, counts.seqs, counts.rows, counts.items, counts.merges)
+        self._counts[:6] = (counts.tokens, counts.seqs, counts.rows, counts.items, counts.merges, counts.greedy)
         self._step(*self._args)
 
     def profile(self, counts: StepCounts) -> npt.NDArray[np.int64]:

@@ -136,6 +136,13 @@ class Request:
         return self.timing.arrival
 
     @property
+    def token_only(self) -> bool:
+        """Whether the most likely token is all that it wants of its logits."""
+        params, rules = self.params, self.rules
+        plain = rules is None or not (rules.edits or rules.allowed is not None)
+        return params.greedy and params.logprobs is None and self.grammar is None and plain
+
+    @property
     def num_tokens(self) -> int:
         return len(self.prompt) + len(self.outputs)
 

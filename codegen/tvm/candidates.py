@@ -42,7 +42,7 @@ def lower_race(product: Product, region: Node, bucket: Bucket, target: Target, b
     """Lower `region` once per candidate. Raises `CodegenError`."""
     tiles = candidates(product, frozenset(target.features))
     lowered = [lower_region(f"c{i}", region, bucket, target, bounds, {product: tile}) for i, tile in enumerate(tiles)]
-    kernels = [one.kernel for one in lowered]
+    kernels = [one.kernels[0] for one in lowered]
     return Race(
         product,
         region,

@@ -1,4 +1,4 @@
-"""Storage conversions, bf16 dot products and horizontal reductions."""
+"""Storage conversions, dot products of bf16 pairs and of bytes, and horizontal reductions."""
 
 from __future__ import annotations
 
@@ -88,6 +88,25 @@ def _dot_bf16(b: Body, acc: str, x: str, y: str) -> str:
         x_half, y_half = (b.floats(b.op(opcode, "i", v, shift)) for v in (x, y))
         acc = b.fma(x_half, y_half, acc)
     return acc
+
+
+@helper("inf_dot_u8", "fii->f")
+def _dot_u8(b: Body, acc: str, x: str, w: str) -> str:
+    """acc + x[0] * w[0] + … + x[3] * w[3] per lane, modulo 2**32, for four signed bytes x and four unsigned bytes w.
+
+    The sum is an int32 whose bits travel as a float, like other accumulators.
+    """
+    total = b.bits(acc)
+    if "avx512vnni" in b.features and b.lanes == 16:
+        kind = "<16 x i32>"
+        name = "@llvm.x86.avx512.vpdpbusd.512"
+        b.declares.add(f"declare {kind} {name}({kind}, {kind}, {kind})")
+        return b.floats(b.emit(f"call {kind} {name}({kind} {total}, {kind} {w}, {kind} {x})"))
+    for byte in range(4):
+        unsigned = b.op("and", "i", b.op("lshr", "i", w, b.const("i", 8 * byte)), b.const("i", 255))
+        signed = b.op("ashr", "i", b.op("shl", "i", x, b.const("i", 24 - 8 * byte)), b.const("i", 24))
+        total = b.op("add", "i", total, b.op("mul", "i", unsigned, signed))
+    return b.floats(total)
 
 
 @helper("inf_hsum", "f->F")

@@ -56,6 +56,11 @@ SYNC: dict[str, tuple[str, str, str]] = {
         "declare i64 @llvm.readcyclecounter()",
         _function("i64", "inf_cycles", "", "%r = call i64 @llvm.readcyclecounter()", "ret i64 %r"),
     ),
+    "inf_in_order": (  # loads stay on their side of it: nothing for the processor, an order for the compiler
+        "int32",
+        "",
+        _function("i32", "inf_in_order", "", 'call void asm sideeffect "", "~{memory}"()', "ret i32 0"),
+    ),
     "inf_load_i32": (
         "int32",
         "",

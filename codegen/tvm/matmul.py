@@ -127,16 +127,8 @@ def matmul_kernel(
                 w.line(f"next_block: T.let[T.int32] = T.Select(tiles == 1, block, T.min({after}, {blocks - 1}))")
             for rows, function in shared.items():
                 with w.block(f"{'el' if rows < tile.rows else ''}if height == {rows}:"):
-                    for part in range(0, 4, vectors[rows]):
-                        x = f"T.address_of(X[T.cast(row, 'int64') * {words}])"
-                        at = f"T.address_of(W[T.cast(block, 'int64') * {steps * BLOCK} + {16 * part}])"
-                        args = f"{x}, {at}, T.address_of(ACC[{16 * part}]), "
-                        if ahead:
-                            number = f"t * {4 // vectors[rows]} + {part // vectors[rows]}"
-                            share = f"T.truncmod({number}, {4 // LINES_AHEAD}) * {16 * LINES_AHEAD * steps}"
-                            args += f"T.address_of(W[T.cast(next_block, 'int64') * {steps * BLOCK} + {share}]), "
-                        args += f"{words}, {steps}"
-                        w.line(f"T.evaluate(Mod.{function.name}({args}))")
+                    x = f"X[T.cast(row, 'int64') * {words}]"
+                    call_tile(w, function.name, vectors[rows], x, "W", "ACC[{}]", words, steps, ahead=ahead)
             pointers = "".join(f"{p.name}, " for p in extra)
             w.line(f"T.evaluate(Mod.{name}_out({pointers}scratch, row, height, block))")
         w.line("return T.int32(0)")
@@ -145,6 +137,36 @@ def matmul_kernel(
     if tile.panel <= reread_rows(dtype, features):  # all rows are in one panel, and memory is the limit
         stream = Stream(1, tile.blocks * steps * BLOCK * 4)
     return ChunkKernel(name, params, w.text(), chunks, tile.rows * BLOCK * 4, tuple(shared.values()), stream)
+
+
+def call_tile(
+    w: Writer,
+    function: str,
+    vectors: int,
+    x: str,
+    weights: str,
+    acc: str,
+    stride: int,
+    steps: int,
+    *,
+    ahead: bool = False,
+    chosen: tuple[str, str] | None = None,
+) -> None:
+    """Call a micro-kernel `vectors` wide as often as a block of weights needs it.
+
+    x: the first element of the tile's rows, which are `stride` apart; weights: the buffer of packed weights, of which
+    the block `block` is meant; acc: place of accumulator `{}`; steps: those of a block. ahead: for kernels that
+    prefetch; tile `t` asks for its share of `next_block`. chosen: for kernels that take a list, its address and length.
+    """
+    for part in range(0, 4, vectors):
+        at = f"{weights}[T.cast(block, 'int64') * {steps * BLOCK} + {16 * part}]"
+        args = [f"T.address_of({place})" for place in (x, at, acc.format(16 * part))]
+        if ahead:
+            number = f"t * {4 // vectors} + {part // vectors}"
+            share = f"T.truncmod({number}, {4 // LINES_AHEAD}) * {16 * LINES_AHEAD * steps}"
+            args.append(f"T.address_of({weights}[T.cast(next_block, 'int64') * {steps * BLOCK} + {share}])")
+        args += [chosen[0], str(stride), chosen[1]] if chosen else [str(stride), str(steps)]
+        w.line(f"T.evaluate(Mod.{function}({', '.join(args)}))")
 
 
 def _read_chunk(w: Writer, tile: MatmulTile, rows_symbol: str) -> None:

@@ -7,9 +7,15 @@
 for bf16 with pairs: `x` and `w` are int32 (two bf16), `steps` is K / 2, and each step adds the two products of a pair.
 One loop over K in order, whatever the tile size, so a row's result does not depend on which variant computed it.
 
+for "u8" with four unsigned bytes of a weight and four signed ones of x per int32 and K / 4 steps; accumulators hold the
+bits of int32 sums.
+
 `NAME_ahead` has one more parameter after `acc`, the address `ahead`, and asks for `LINES_AHEAD` cache lines there per
 step, of the four in a step of a block: weights that the same thread needs next, on their way from memory while these
 are multiplied.
+
+`NAME_listed` has one more parameter after `acc`, the address of an int32 array `list`; of all steps it takes those that
+are in its first `steps` entries.
 """
 
 from __future__ import annotations
@@ -24,8 +30,10 @@ BLOCK = 64
 LINES_AHEAD = 2
 """Lines of the next block that a tile prefetches per step: two tiles ask for all of it."""
 
-MEMORY = {"bf16": "int32", "f32": "float32"}
-"""TIR element type of one K step: a bf16 pair or one float."""
+MEMORY = {"bf16": "int32", "f32": "float32", "u8": "int32"}
+"""TIR element type of one K step: a bf16 pair, one float, or four bytes."""
+
+_DOT = {"bf16": "inf_dot_bf16", "u8": "inf_dot_u8"}
 
 
 def most_rows(vectors: int, dtype: str, features: frozenset[str]) -> int:
@@ -35,7 +43,7 @@ def most_rows(vectors: int, dtype: str, features: frozenset[str]) -> int:
     odd halves, beside a mask.
     """
     registers, width = (32, vectors) if "avx512f" in features else (16, 2 * vectors)
-    if dtype == "f32" or "avx512bf16" in features:
+    if dtype != "bf16" or "avx512bf16" in features:
         return (registers - 1 - width) // width
     return (registers - 3 - 2 * width) // width
 
@@ -64,40 +72,49 @@ def tile_vectors(rows: int, dtype: str, features: frozenset[str]) -> int:
     return next(v for v in (4, 2, 1) if rows == 1 or v == 1 or rows <= most_rows(v, dtype, features))
 
 
-def micro_kernel(dtype: str, rows: int, vectors: int, ahead: bool = False) -> PrivateFunction:
-    """The function for one tile shape; `dtype` is "bf16" or "f32"; `ahead`: the variant that prefetches."""
+def micro_kernel(dtype: str, rows: int, vectors: int, ahead: bool = False, *, listed: bool = False) -> PrivateFunction:
+    """The function for one tile shape; `dtype` is "bf16", "f32" or "u8". ahead: the variant that prefetches; listed:
+    the one that takes the steps of a list.
+    """
     if dtype not in MEMORY:
         raise CodegenError(f"matmul: no micro-kernel for {dtype}")
-    name = f"mm_{dtype}_{rows}x{vectors}{'_ahead' if ahead else ''}"
+    name = f"mm_{dtype}_{rows}x{vectors}{'_ahead' if ahead else ''}{'_listed' if listed else ''}"
     kind = MEMORY[dtype]
     vector = f"{kind}x16"
     w = Writer()
     w.line("@T.prim_func(private=True)")
     head = f'x: T.handle("{kind}"), w: T.handle("{kind}"), acc: T.handle("float32")'
     head += f', ahead: T.handle("{kind}")' if ahead else ""
+    head += ', list: T.handle("int32")' if listed else ""
     with w.block(f"def {name}({head}, x_stride: T.int32, steps: T.int32) -> T.int32:"):
         w.line('T.func_attr({"tirx.noalias": True})')
         for buffer, data, element in (("X", "x", kind), ("W", "w", kind), ("ACC", "acc", "float32")):
             w.line(f'{buffer} = T.decl_buffer((1,), "{element}", data={data})')
         if ahead:
             w.line(f'AHEAD = T.decl_buffer((1,), "{kind}", data=ahead)')
+        if listed:
+            w.line('LIST = T.decl_buffer((1,), "int32", data=list)')
         # Register tiles: constant indices after unrolling, so LLVM keeps every vector of `a` in a register.
         stack = 'annotations={"disable_lower_builtin": True}'
         w.line(f'a = T.alloc_buffer(({rows * vectors}, 16), "float32", {stack})')
         lane = "T.ramp(0, 1, 16)"
         with w.block(f"for i in T.unroll({rows * vectors}):"):
             w.line(f"a[i, {lane}] = T.broadcast(T.float32(0), 16)")
-        with w.block("for k in range(steps):"):
+        with w.block(f"for {'j' if listed else 'k'} in range(steps):"):
+            if listed:
+                w.line("k: T.let[T.int32] = LIST[j]")
             for line in range(LINES_AHEAD if ahead else 0):
                 address = f"T.address_of(AHEAD[k * {16 * LINES_AHEAD} + {16 * line}])"
                 w.line(f"T.evaluate({sync('inf_prefetch_read', address)})")
             for v in range(vectors):
                 w.line(f"w{v}: T.let[T.{vector}] = W[T.ramp(k * {BLOCK} + {16 * v}, 1, 16)]")
             with w.block(f"for r in T.unroll({rows}):"):
+                if listed:  # else all rows are loaded first, into more registers than there are
+                    w.line(f"T.evaluate({sync('inf_in_order')})")
                 w.line(f"xr: T.let[T.{vector}] = T.broadcast(X[x_stride * r + k], 16)")
                 for v in range(vectors):
                     c = f"a[r * {vectors} + {v}, {lane}]"
-                    dot = ("inf_dot_bf16", c, "xr", f"w{v}") if dtype == "bf16" else ("inf_fma", "xr", f"w{v}", c)
+                    dot = (_DOT[dtype], c, "xr", f"w{v}") if dtype in _DOT else ("inf_fma", "xr", f"w{v}", c)
                     w.line(f"{c} = {call(dot[0], 16, *dot[1:])}")
         with w.block(f"for r in T.unroll({rows}):"), w.block(f"for v in T.unroll({vectors}):"):
             w.line(f"ACC[T.ramp({BLOCK} * r + 16 * v, 1, 16)] = a[r * {vectors} + v, {lane}]")

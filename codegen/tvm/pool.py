@@ -53,7 +53,7 @@ from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel, Writer
 from inferir.ir.errors import CodegenError
 
 CTRL_WORDS = 64
-THREADS = 5  # word of the counts
+THREADS = 6  # word of the counts
 MOST_CLAIMED = 8  # chunks
 LATE = 9
 TICKET, DONE, ROW, COUNTS, DISPATCH, EPOCH, SLEEPERS = 0, 8, 16, 17, 18, 24, 32

@@ -19,10 +19,11 @@ from inferir.codegen.tvm.llvm_lib import call
 from inferir.codegen.tvm.matmul import Columns, matmul_kernel
 from inferir.codegen.tvm.rowwise import count_name, row_symbol, rowwise_kernel
 from inferir.codegen.tvm.scalar import MEMORY
+from inferir.codegen.tvm.screen import parameters, screen_kernels, screen_shape
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, ramp
 from inferir.codegen.tvm.tiles import NO_TILES, Tiles, product_of
 from inferir.ir.bucket import Bucket
-from inferir.ir.dims import R
+from inferir.ir.dims import G, R
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph import Graph, Node, Value
@@ -44,23 +45,17 @@ class Bounds:
 
 @dataclass(frozen=True)
 class LoweredRegion:
-    """A kernel and, for each of its parameters, the index into operands + results that it stands for.
+    """Kernels and, for each of their parameters, the index into operands + results that it stands for.
 
-    `tile` has the sizes that were chosen, and "tuned" where they are not the generator's own choice. after: a kernel
-    with the same parameters to be run once all chunks of `kernel` are done. An index of `WORKSPACE` stands for memory
-    of `workspace_bytes` that is the region's own while its kernels run.
+    kernels: with the same parameters, each to be run once all chunks of the one before are done. `tile` has the sizes
+    that were chosen, and "tuned" where they are not the generator's own choice. An index of `WORKSPACE` stands for
+    memory of `workspace_bytes` that is the region's own while its kernels run.
     """
 
-    kernel: ChunkKernel
+    kernels: tuple[ChunkKernel, ...]
     order: tuple[int, ...]
     tile: dict[str, int] = field(default_factory=dict)
-    after: ChunkKernel | None = None
     workspace_bytes: int = 0
-
-    @property
-    def kernels(self) -> tuple[ChunkKernel, ...]:
-        """In the order in which they are run."""
-        return (self.kernel,) if self.after is None else (self.kernel, self.after)
 
 
 def lower_region(
@@ -80,11 +75,11 @@ def lower_region(
 
 
 def _rowwise(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
-    most = min(bucket.most, bounds.max_rows) if row_symbol(body) == R else bucket.most
+    most = min(bucket.most, bounds.max_rows) if row_symbol(body) in (R, G) else bucket.most
     kernel = rowwise_kernel(name, body, most)
     results = [i for i, v in enumerate(body.outputs) if v.op != "kv.write"]
     order = (*range(len(body.inputs)), *(len(body.inputs) + i for i in results))
-    return LoweredRegion(kernel, order)
+    return LoweredRegion((kernel,), order)
 
 
 def _single(body: Graph, op: str) -> Node:
@@ -180,7 +175,7 @@ def _matmul(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Boun
         rows_symbol=count_name(x.type.shape[0]),
     )
     sizes = {"rows": tile.rows, "panel": tile.panel, "blocks": tile.blocks}
-    return LoweredRegion(kernel, tuple(order), {**sizes, "tuned": 1} if product in tiles else sizes)
+    return LoweredRegion((kernel,), tuple(order), {**sizes, "tuned": 1} if product in tiles else sizes)
 
 
 def _attention(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
@@ -195,7 +190,7 @@ def _attention(name: str, body: Graph, bucket: Bucket, target: Target, bounds: B
     heads, head_dim, v_dim = (int(d) for d in (q.shape[1], q.shape[2], vc.shape[3]))
     tokens = tile_tokens(heads // node.attrs["kv_heads"], bucket)
     dtype = "bf16" if q.dtype is DType.BF16 else "f32"
-    attend, merge = attention_kernels(
+    kernels = attention_kernels(
         name,
         heads=heads,
         kv_heads=node.attrs["kv_heads"],
@@ -214,7 +209,22 @@ def _attention(name: str, body: Graph, bucket: Bucket, target: Target, bounds: B
     )
     order = (*(body.inputs.index(v) for v in sources), len(body.inputs), WORKSPACE)
     shape = AttentionShape(heads, node.attrs["kv_heads"], head_dim, v_dim, node.attrs["block_size"], dtype)
-    return LoweredRegion(attend, order, {"tokens": tokens}, merge, workspace_bytes(shape, bounds.max_partials))
+    return LoweredRegion(kernels, order, {"tokens": tokens}, workspace_bytes(shape, bounds.max_partials))
+
+
+def _greedy(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
+    node = _single(body, "sample.greedy")
+    if body.outputs != (node.result,) or any(v not in body.inputs for v in node.operands):
+        raise CodegenError("the operands and the result of a greedy choice must lie in memory")
+    x = node.operands[0].type
+    dtype, features = ("bf16" if x.dtype is DType.BF16 else "f32"), frozenset(target.features)
+    rows = min(bucket.most, bounds.max_rows)
+    shape = screen_shape(int(x.shape[1]), node.attrs["n"], node.attrs["valid"], dtype, rows, features)
+    places = [body.inputs.index(v) for v in node.operands]
+    order = (places[0], *places, len(body.inputs), *[WORKSPACE] * 3)
+    assert len(order) == len(parameters(dtype))
+    sizes = {"rows": shape.height, "blocks": shape.group}
+    return LoweredRegion(screen_kernels(name, shape, features), order, sizes, 4 * shape.layout()["end"])
 
 
 def tile_tokens(group: int, bucket: Bucket) -> int:
@@ -230,4 +240,4 @@ def _param(name: str, value: Value) -> Param:
     return Param(name, MEMORY[value.type.dtype])
 
 
-_ANCHORS = {"rowwise": _rowwise, "attention": _attention}
+_ANCHORS = {"rowwise": _rowwise, "attention": _attention, "greedy": _greedy}

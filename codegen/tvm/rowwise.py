@@ -23,7 +23,7 @@ from inferir.codegen.tvm.llvm_lib import call, sync
 from inferir.codegen.tvm.reduce import Accumulator
 from inferir.codegen.tvm.scalar import MEMORY
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, entry_head, pieces, ramp
-from inferir.ir.dims import Dim, R, T
+from inferir.ir.dims import Dim, G, R, T
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph import Graph, Node, Value
@@ -84,6 +84,8 @@ def count_name(row: Dim) -> str:
         return "n_t"
     if row == R:
         return "n_r"
+    if row == G:
+        return "n_g"
     raise CodegenError(f"rows along {row} have no run-time count")
 
 

@@ -10,7 +10,7 @@ from inferir.ir.ops.common import need
 from inferir.ir.registry import OpDef, define
 from inferir.ir.types import TensorType
 
-ANCHORS = ("rowwise", "matmul", "attention")
+ANCHORS = ("rowwise", "matmul", "attention", "greedy")
 
 
 def _region_type(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:

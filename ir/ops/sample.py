@@ -14,7 +14,7 @@ from inferir.ir.draw_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
 from inferir.ir.dtypes import DType
 from inferir.ir.graph import Attrs
 from inferir.ir.ops.common import need
-from inferir.ir.registry import OpDef, define
+from inferir.ir.registry import OpDef, define, infer_types, opdef
 from inferir.ir.types import TensorType
 
 if TYPE_CHECKING:
@@ -156,5 +156,53 @@ define(
         "0 the first maximum is the token; else x / temperature, min-p, top-k, top-p (see `kept`), and a draw from the "
         "softmax of what is left as arg-max of x + Gumbel noise (Gumbel 1954). The noise is a function of (seed, "
         "counter, index), so a row never depends on others. A row without a drawable entry (all -inf or NaN) gives -1.",
+    )
+)
+
+
+def _greedy_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    x, w, screen, bounds, columns = types
+    n, valid = attrs["n"], attrs["valid"]
+    product = infer_types(opdef("tensor.linear_packed"), (x, w), _product_attrs(attrs))[0]
+    blocks, block, k = w.shape[0], w.shape[2], x.shape[1]
+    whole = product.dtype is DType.F32 and isinstance(k, int) and k % 4 == 0
+    need(whole, f"products of {x} and {w}")
+    for have, want in (
+        (screen, TensorType((blocks, k // 4, block, 4), DType.U8)),
+        (bounds, TensorType((blocks, 4, block), DType.F32)),
+        (columns, TensorType((2, k), DType.F32)),
+    ):
+        need(have == want, f"screening operand {have}, expected {want}")
+    need(0 < valid <= n, f"valid = {valid} of {n}")
+    return TensorType(x.shape[:1], DType.I32)
+
+
+def _product_attrs(attrs: Attrs) -> Attrs:
+    return Attrs({"n": attrs["n"], "interleave": 1, "dtype": DType.F32})
+
+
+def _greedy_eval(attrs: Attrs, x: torch.Tensor, w: torch.Tensor, *_screening: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    product = opdef("tensor.linear_packed").evaluate
+    assert product is not None
+    logits = product(_product_attrs(attrs), x, w)
+    assert isinstance(logits, torch.Tensor)
+    rows = logits[:, : attrs["valid"]]
+    rows = torch.where(rows.isnan(), float("-inf"), rows)
+    return torch.where(rows.amax(-1) == float("-inf"), -1, rows.argmax(-1)).to(torch.int32)
+
+
+define(
+    OpDef(
+        "sample.greedy",
+        5,
+        _greedy_type,
+        _greedy_eval,
+        attrs={"n": int, "valid": int},
+        doc="Per row of x [G, K] the index of the first maximum among the first `valid` outputs of its float32 product "
+        "with packed weights of `n` outputs, as `sample.draw` at temperature 0 takes it from logits; -1 if there is "
+        "none above -inf. The other operands, results of `layout.screen_weight` for the same weights, let a kernel "
+        "leave out what cannot be the maximum; they do not change the result.",
     )
 )

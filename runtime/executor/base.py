@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,17 +15,20 @@ from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
 
 @dataclass(frozen=True)
 class StepOutputs:
-    """Views of the step's outputs, valid until the next step: `tokens` [R] i32 and `logits` [R, V] f32."""
+    """Views of the step's outputs, valid until the next step: `tokens` [R] i32, `logits` [R, V] f32, and `greedy` [G]
+    i32, the tokens of rows that have no logits.
+    """
 
     tokens: npt.NDArray[np.int32]
     logits: npt.NDArray[np.float32]
+    greedy: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
 
 class Executor(Protocol):
     """Owns the device memory of a model: weights, arena, inputs, outputs and KV cache.
 
     `inputs` are arrays of the largest shape a step may have, by input name; a step reads their leading parts, as
-    `StepCounts` says.
+    `StepCounts` says. With `greedy_rows` among them steps may have greedy rows.
     """
 
     @property

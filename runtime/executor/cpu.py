@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from inferir.ir.attn_split import max_partials
@@ -21,6 +22,7 @@ from inferir.runtime.workers import WorkerPool
 
 INPUTS = ("ids", "positions", "attn_items", "rows", *(name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)))
 OUTPUTS = ("tokens", "logits")
+_NO_TOKENS = np.zeros(0, np.int32)
 
 
 class CpuExecutor:
@@ -66,8 +68,13 @@ class CpuExecutor:
         if self._closed:
             raise EngineError("the engine is closed")
         self.program(descriptor).run(counts)
+        return self.outputs(counts)
+
+    def outputs(self, counts: StepCounts) -> StepOutputs:
+        """What the last step left, if it had these counts."""
         outputs = self._memory.outputs
-        return StepOutputs(outputs["tokens"][: counts.rows], outputs["logits"][: counts.rows])
+        greedy = outputs["greedy"][: counts.greedy] if counts.greedy else _NO_TOKENS
+        return StepOutputs(outputs["tokens"][: counts.rows], outputs["logits"][: counts.rows], greedy)
 
     def close(self) -> None:
         self._closed = True

@@ -78,7 +78,7 @@ def compile_model(
     options = resolve(options, captured.facts)
     with report.phase("passes"):
         say("passes", 0, 1)
-        result = lower(captured, options, debug)
+        result = lower(captured, options, target, debug)
         say("passes", 1, 1)
     with report.phase("kernels"):
         built = build(result, options, target, cache, say, report, tuning)
@@ -141,7 +141,7 @@ def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, r
     return Captured(graph, facts, trace_files, {n: f for n, f in tokenizer.items() if n != "facts.json"}, size)
 
 
-def pass_options(options: CompileOptions, captured: Captured) -> PassOptions:
+def pass_options(options: CompileOptions, captured: Captured, target: Target) -> PassOptions:
     assert options.max_model_len is not None
     return PassOptions(
         opt_level=options.opt_level,
@@ -152,10 +152,11 @@ def pass_options(options: CompileOptions, captured: Captured) -> PassOptions:
         max_logit_rows=options.max_num_seqs,
         block_size=options.block_size,
         vocab_size=min(captured.facts.vocab_size, captured.tokenizer_size),
+        byte_dot=target.has("avx512vnni"),
     )
 
 
-def lower(captured: Captured, options: CompileOptions, debug: DebugOptions) -> PipelineResult:
+def lower(captured: Captured, options: CompileOptions, target: Target, debug: DebugOptions) -> PipelineResult:
     """Run the pass pipeline."""
 
     def show(name: str, graph: Graph) -> None:
@@ -165,7 +166,7 @@ def lower(captured: Captured, options: CompileOptions, debug: DebugOptions) -> P
     return run_pipeline(
         captured.graph,
         None,
-        pass_options(options, captured),
+        pass_options(options, captured, target),
         print_after=show if debug.print_after else None,
         dump_dir=debug.dump_dir,
     )

@@ -79,7 +79,7 @@ def plan_memory(spec: str, options: CompileOptions, cache: CompileCache | None =
     source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)
     captured = capture(source, options, cache, CompileReport(source.path))
     options = resolve(options, captured.facts)
-    result = lower(captured, options, DebugOptions())
+    result = lower(captured, options, target, DebugOptions())
     metas = _metas(result, options, target)
     return MemoryPlan(
         facts=captured.facts,
@@ -101,6 +101,7 @@ def _io_bytes(result: PipelineResult, options: CompileOptions) -> int:
         "T": options.max_num_batched_tokens,
         "S": options.max_num_seqs,
         "R": options.max_num_seqs,
+        "G": options.max_num_seqs,
         "A": max_items(options.max_num_batched_tokens, options.max_model_len),
         "MB": -(-options.max_model_len // options.block_size),
         "E": max_edits(options.max_num_seqs, options.max_model_len),

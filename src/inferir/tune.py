@@ -141,7 +141,7 @@ def _jobs(
     say("trace", 1, 1)
     options = resolve(options, captured.facts)
     say("passes", 0, 1)
-    result = lower(captured, options, DebugOptions())
+    result = lower(captured, options, report.target, DebugOptions())
     say("passes", 1, 1)
     report.model = captured.facts.name
     bounds = kernel_bounds(options)

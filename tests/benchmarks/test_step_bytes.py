@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from artifacts import VOCAB, write_model
-from benchmarks.work import Work, region_work
+from benchmarks.work import Work, does_the_work, region_work
 from safetensors.torch import load_file
 
 from inferir.assemble import bucket_records
@@ -50,6 +50,17 @@ STEP = [
     ("gather_rms_norm", HIDDEN + HIDDEN),
     ("linear", HIDDEN + 2 * VOCAB),
     ("draw", 2 * VOCAB + 2),
+    ("gather_rms_norm", 0),  # of greedy rows, as all of the next ones
+    *[(f"greedy_{part}", 0) for part in ("prepare", "screen", "floor", "rescore", "pick")],
+]
+GREEDY = 6  # operations for greedy rows
+GREEDY_STEP = [
+    *STEP[: -3 - GREEDY],
+    *[(name, 0) for name, _ in STEP[-3 - GREEDY : -GREEDY]],
+    ("gather_rms_norm", HIDDEN + HIDDEN),
+    ("greedy_prepare", 0),
+    ("greedy_screen", HIDDEN + 2),
+    *STEP[-3:],
 ]
 
 
@@ -61,24 +72,24 @@ class Program:
         source = load_source(str(model), options.dtype)
         captured = capture(source, options, CompileCache(None), CompileReport(model))
         options = resolve(options, captured.facts)
-        self.result: PipelineResult = lower(captured, options, DebugOptions())
-        self.regions: Mapping[str, Node] = distinct(op.region for op in self.result.plan.ops)
         target, bounds = Target.named("x86-64-v4+bf16+vnni"), kernel_bounds(options)
+        self.result: PipelineResult = lower(captured, options, target, DebugOptions())
+        self.regions: Mapping[str, Node] = distinct(op.region for op in self.result.plan.ops)
         metas = {b: lower_bucket(self.regions, b, target, bounds)[1] for b in default_buckets(16)}
         self.buckets = bucket_records(self.result, [BuiltBucket(b, m, b"", "", False) for b, m in metas.items()])
         self.weights = self.result.graph.weights()
         self.checkpoint = load_file(model / "model.safetensors")
 
-    def work(self, bucket: BucketRecord, tokens: int) -> list[Work]:
+    def work(self, bucket: BucketRecord, tokens: int, greedy: bool = False) -> list[Work]:
         """What each operation has to do in a step of `tokens` sequences that decode."""
         items = np.array([[s, s, 1, BEFORE + s, -1, 0] for s in range(tokens)], np.int32)
-        counts = StepCounts(tokens, tokens, tokens, tokens)
-        numbers: dict[str, int] = {}  # the first kernel of a region; a second one has no work of its own
+        rows, without = (0, tokens) if greedy else (tokens, 0)
+        counts = StepCounts(tokens, tokens, rows, tokens, greedy=without)
         found = []
         for call in bucket.program:
-            region = bucket.kernels[call.kernel].region
-            first = numbers.setdefault(region, call.kernel) == call.kernel
-            found.append(region_work(self.regions[region], counts, items) if first else Work(0, 0, 0))
+            kernel = bucket.kernels[call.kernel]
+            work = region_work(self.regions[kernel.region], counts, items)
+            found.append(work if does_the_work(kernel.name) else Work(0, 0, 0))
         return found
 
 
@@ -96,7 +107,15 @@ def test_each_weight_is_an_operand_of_one_operation(program: Program) -> None:
         read = Counter(arg.name for call in bucket.program for arg in call.args if isinstance(arg, WeightArg))
         tables = {name for name in program.weights if name.endswith((".cos", ".sin"))}
         assert len(tables) == 2
-        assert read == {name: LAYERS if name in tables else 1 for name in program.weights}
+        of_choice = {name for name in program.weights if ".screen" in name}
+        assert len(of_choice) == 3
+        (head,) = {name.split(".screen")[0] for name in of_choice}
+        times = (
+            dict.fromkeys(tables, LAYERS)
+            | dict.fromkeys(of_choice, 5)
+            | {f"{head}.packed": 1 + 5, "model.norm.weight": 2}
+        )
+        assert read == {name: times.get(name, 1) for name in program.weights}
 
 
 def test_packed_weights_are_those_of_the_checkpoint(program: Program) -> None:
@@ -106,13 +125,16 @@ def test_packed_weights_are_those_of_the_checkpoint(program: Program) -> None:
     outputs = -(-VOCAB // 64) * 64
     needed = BF16 * (sum(t.numel() for t in matrices.values()) + outputs * HIDDEN)
     for bucket in program.buckets:
-        names = [arg.name for call in bucket.program for arg in call.args if isinstance(arg, WeightArg)]
+        names = {arg.name for call in bucket.program for arg in call.args if isinstance(arg, WeightArg)}
         packed = [program.weights[name].type for name in names if name.endswith(".packed")]
         assert sum(prod(t.shape) * t.dtype.itemsize for t in packed) == needed
         for tokens in (bucket.lo, bucket.hi - 1):
             visible = sum(BEFORE + s + 1 for s in range(tokens))
             cached = BF16 * LAYERS * visible * 2 * KV
             assert sum(w.memory for w in program.work(bucket, tokens)) == needed + cached
+            # Greedy rows read a byte per weight of the head, and four numbers per output.
+            less = BF16 * outputs * HIDDEN - outputs * (HIDDEN + 4 * 4)
+            assert sum(w.memory for w in program.work(bucket, tokens, greedy=True)) == needed + cached - less
 
 
 def test_operations_of_a_step_and_the_activations_between_them(program: Program) -> None:
@@ -121,3 +143,5 @@ def test_operations_of_a_step_and_the_activations_between_them(program: Program)
         for tokens in (bucket.lo, bucket.hi - 1):
             values = [w.activations / (BF16 * tokens) for w in program.work(bucket, tokens)]
             assert list(zip(names, values, strict=True)) == STEP
+            values = [w.activations / (BF16 * tokens) for w in program.work(bucket, tokens, greedy=True)]
+            assert list(zip(names, values, strict=True)) == GREEDY_STEP

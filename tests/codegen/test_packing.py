@@ -17,6 +17,7 @@ from inferir.ir.dtypes import DType, torch_dtype
 from inferir.ir.errors import ArtifactError
 from inferir.ir.graph import Builder, Graph
 from inferir.ir.manifest import ALIGNMENT
+from inferir.ir.ops.layout import screen_weight
 from inferir.ir.types import TensorType
 
 TENSORS = {
@@ -36,6 +37,23 @@ def twice() -> Graph:
     b = Builder()
     a = b.weight("a", TYPES["a"])
     return Graph((), (b.op("tensor.cat", a, b.op("tensor.neg", a), dim=0),), ("value",))
+
+
+def test_results_of_one_op_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Builder()
+    w = b.weight("w", TensorType((70, 8), DType.F32))
+    results = b.node("layout.screen_weight", (w,), {"block": 64, "valid": 70}).results
+    recipes = {f"r{i}": Graph((), (v,), ("value",)) for i, v in enumerate(results)}
+    types = {"a": TYPES["a"], **{name: recipe.outputs[0].type for name, recipe in recipes.items()}}
+    tensors = {"a": TENSORS["a"], "w": torch.randn(70, 8)}
+    runs: list[object] = []
+    real = packing.interpret
+    monkeypatch.setattr(packing, "interpret", lambda *args: runs.append(args) or real(*args))
+    packing.write_weights(tmp_path / "w.safetensors", types, recipes, tensors.__getitem__, store())
+    assert len(runs) == 1
+    loaded = load_file(tmp_path / "w.safetensors")
+    for i, want in enumerate(screen_weight(tensors["w"], 64, 70)):
+        assert torch.equal(loaded[f"r{i}"], want)
 
 
 def store(root: Path | None = None, checkpoint: str = "c") -> packing.WeightCache:

@@ -16,7 +16,7 @@ from inferir.ir.types import TensorType
 from inferir.ir.verifier import verify
 from inferir.passes.base import Pass
 
-SIZES = {"T": 5, "S": 2, "R": 2, "NB": 8, "MB": 3, "A": 2, "E": 6}
+SIZES = {"T": 5, "S": 2, "R": 2, "G": 3, "NB": 8, "MB": 3, "A": 2, "E": 6}
 Tensors = dict[str, torch.Tensor]
 
 
@@ -133,6 +133,7 @@ class Paged:
         tables = [self.tables[name] + [0] * (widest - len(self.tables[name])) for name, _ in chunks]
         given = {k: torch.tensor(v, dtype=torch.int32) for k, v in {**columns, "block_tables": tables}.items()}
         count = len(columns["rows"])
+        given["greedy_rows"] = given["rows"]
         if "temperature" in self.graph.input_names:
             given |= draw_operands(count, int(self.graph.output("logits").type.shape[1]))
         given |= self.caches

@@ -129,5 +129,5 @@ def test_wrong_options_are_refused(change) -> None:
 
 
 def test_bounds() -> None:
-    assert PassOptions(max_num_batched_tokens=128, max_num_seqs=8).bounds == {"T": 128, "S": 8, "R": 8}
+    assert PassOptions(max_num_batched_tokens=128, max_num_seqs=8).bounds == {"T": 128, "S": 8, "R": 8, "G": 8}
     assert PassOptions(max_num_batched_tokens=128, max_num_seqs=8, max_logit_rows=300).bounds["R"] == 128

@@ -101,6 +101,7 @@ class FakeExecutor:
     splitting: Splitting = field(default_factory=lambda: Splitting(threads=2, kv_heads=1, rows=8))
     steps: list[tuple[BatchDescriptor, StepCounts]] = field(default_factory=list)
     closed: bool = False
+    screens: bool = True
 
     def __post_init__(self) -> None:
         i32, t = np.int32, self.max_tokens
@@ -111,6 +112,8 @@ class FakeExecutor:
             "rows": np.zeros(self.max_rows, i32),
             **_draw_inputs(self.max_rows, self.max_seqs * 200),
         }
+        if self.screens:
+            self.inputs["greedy_rows"] = np.zeros(self.max_rows, i32)
         for table in self.tables:
             self.inputs[table.slots] = np.zeros(t, i32)
             self.inputs[table.block_tables] = np.full((self.max_seqs, self.max_blocks), -1, i32)
@@ -145,7 +148,10 @@ class FakeExecutor:
         logits = np.stack([self._logits(*owner[t]) for t in x["rows"][: counts.rows].tolist()] or [np.zeros(VOCAB)])
         sampling = zip(x["temperature"], x["seed"].tolist(), x["counter"].tolist(), strict=True)
         tokens = [draw(z, t, s, c) for z, (t, s, c) in zip(logits[: counts.rows], sampling, strict=False)]
-        return StepOutputs(np.array(tokens, np.int32), logits[: counts.rows].astype(np.float32))
+        greedy = [self._logits(*owner[t]).argmax() for t in x["greedy_rows"][: counts.greedy]] if counts.greedy else []
+        return StepOutputs(
+            np.array(tokens, np.int32), logits[: counts.rows].astype(np.float32), np.array(greedy, np.int32)
+        )
 
     def _check_splits(self, items: list[list[int]], counts: StepCounts) -> None:
         """Tokens whose splits have items of their own have one for each, with workspace rows of their own, in order."""

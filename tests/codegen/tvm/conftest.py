@@ -13,7 +13,7 @@ from row_bodies import Case
 from inferir.codegen.tvm import pool
 from inferir.codegen.tvm.build import build_module
 from inferir.codegen.tvm.rowwise import rowwise_kernel
-from inferir.codegen.tvm.source import ChunkKernel
+from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel
 from inferir.ir.interpreter import run_body
 from inferir.ir.target import TARGETS, Target, host_features, missing_features
 
@@ -98,8 +98,10 @@ class StepRunner:
             row[: 1 + len(arrays)] = [kernel, *(a.ctypes.data for a in arrays)]
         return table
 
-    def step(self, table: np.ndarray, n_t: int = 0, n_s: int = 0, n_r: int = 0, n_a: int = 0, n_m: int = 0) -> None:
-        self._counts[:5] = (n_t, n_s, n_r, n_a, n_m)
+    def step(self, table: np.ndarray, **counts: int) -> None:
+        """Run `table` with the given counts (`COUNT_NAMES`), the others 0."""
+        assert not counts.keys() - set(COUNT_NAMES)
+        self._counts[: len(COUNT_NAMES)] = [counts.get(name, 0) for name in COUNT_NAMES]
         pointers = [ctypes.c_void_p(a.ctypes.data) for a in (table, self.ctrl, self._counts)]
         self._library.inferir_step(pointers[0], len(table), self._words, pointers[1], pointers[2])
 

@@ -13,6 +13,7 @@ from inferir.codegen.tvm.build import compile_object
 from inferir.codegen.tvm.matmul import MatmulTile, choose_tile, matmul_kernel, store_epilogue
 from inferir.codegen.tvm.microkernel import tile_vectors
 from inferir.codegen.tvm.pool import bucket_module_source
+from inferir.codegen.tvm.screen import screen_kernels, screen_shape
 from inferir.codegen.tvm.source import ChunkKernel
 from inferir.ir.target import Target
 
@@ -95,6 +96,21 @@ def test_tall_tiles_of_every_target_stay_in_registers(target: str, dtype: str, i
     for block in loops:
         assert not _spills(block)
         assert all(register in line for line in block if instruction in line)
+
+
+@pytest.mark.parametrize(("rows", "tiles"), [(1, {8}), (4, {4, 8, 12, 16}), (64, {4, 8, 12, 16, 20, 24})])
+def test_screening_multiplies_bytes_in_registers(rows: int, tiles: set[int]) -> None:
+    """Tiles of 1 to 6 rows by 4 vectors; a single row has its low and high bytes as two."""
+    features = frozenset(Target.named(BF16).features)
+    screen = screen_kernels("greedy", screen_shape(576, 2048, 2048, "bf16", rows, features), features)[1]
+    loops = _hot(screen, BF16, "vpdpbusd")
+    assert loops
+    for block in loops:
+        assert not _spills(block)
+        products = sum("vpdpbusd" in line and "%zmm" in line for line in block)
+        assert any(products % tile == 0 for tile in tiles)
+    ahead = sum(any("prefetch" in line for line in block) for block in loops)
+    assert ahead >= 6 if rows > 6 else ahead == 0
 
 
 @cache

@@ -33,7 +33,7 @@ def run(runner: Callable, aligned: Callable) -> Callable[..., list[torch.Tensor]
         wants = run_body(body, tensors)
         results = [aligned(np.zeros_like(_array(w))) for w in wants]
         arrays = [*(aligned(_array(t)) for t in tensors), *results]
-        step = runner([lowered.kernel], target)
+        step = runner(lowered.kernels, target)
         step.step(step.table([(0, [arrays[i] for i in lowered.order])]), n_t=rows, n_r=rows)
         return [
             torch.from_numpy(a).view(w.dtype) if w.dtype == torch.bfloat16 else torch.from_numpy(a)

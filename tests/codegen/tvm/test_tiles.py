@@ -79,7 +79,7 @@ def test_every_candidate_has_the_bits_of_the_default(
     lowered = [lower_region(f"k{i}", region, bucket, host, BOUNDS, {wanted: t}) for i, t in enumerate(tiles)]
     tensors = m.tensors(rows)
     (like,) = run_body(region.attrs["body"], tensors)
-    step = runner([one.kernel for one in lowered], host, 1)
+    step = runner([one.kernels[0] for one in lowered], host, 1)
     results = []
     for i, one in enumerate(lowered):
         results.append(aligned(np.full_like(array(like), 7)))

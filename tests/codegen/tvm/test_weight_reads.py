@@ -60,7 +60,7 @@ def test_each_block_of_a_weight_belongs_to_one_chunk(
 ) -> None:
     m, region = kind(dtype)
     lowered = [lower_region(b.name.replace("-", "_"), region, b, host, BOUNDS) for b in MEMORY_BOUND]
-    step = runner([one.kernel for one in lowered], host, 1)
+    step = runner([one.kernels[0] for one in lowered], host, 1)
     result = region.attrs["body"].outputs[0].type
     for number, (bucket, one) in enumerate(zip(MEMORY_BOUND, lowered, strict=True)):
         for rows in {bucket.lo, bucket.most}:
@@ -71,7 +71,7 @@ def test_each_block_of_a_weight_belongs_to_one_chunk(
             block = np.arange(out.shape[1]) // (64 // m.interleave)
             want = 2.0 ** np.arange(rows)[:, None] * (block + 1)
             read = np.zeros(len(packed), int)
-            chunks, stream = step.shared_chunks(table, n_t=rows, n_r=rows), one.kernel.stream
+            chunks, stream = step.shared_chunks(table, n_t=rows, n_r=rows), one.kernels[0].stream
             assert stream is not None
             assert stream.param == 1
             assert (chunks - 1) * stream.chunk_bytes < arrays[1].nbytes <= chunks * stream.chunk_bytes
@@ -92,7 +92,7 @@ def test_many_rows_are_not_read_ahead(host: Target) -> None:
     _, region = gated(DType.BF16)
     many = default_buckets(64)[-1]
     assert many not in MEMORY_BOUND
-    assert lower_region("many", region, many, host, Bounds(max_rows=64, max_blocks=4)).kernel.stream is None
+    assert lower_region("many", region, many, host, Bounds(max_rows=64, max_blocks=4)).kernels[0].stream is None
 
 
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.kind == "cpu"], ids=lambda t: t.name)

@@ -9,14 +9,16 @@ from row_bodies import draw_case
 from inferir.ir.dims import R
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import IRError
-from inferir.ir.graph import Builder
+from inferir.ir.graph import Builder, Graph
 from inferir.ir.interpreter import run_body
+from inferir.ir.ops.layout import pack_weight, screen_weight
 from inferir.ir.ops.sample import kept, operand_types, uniform
 from inferir.ir.types import TensorType
 
 torch.set_num_threads(1)
 
 LOW = float("-inf")
+DT = {torch.float32: DType.F32, torch.uint8: DType.U8}
 
 
 def draw(logits: torch.Tensor, valid: int | None = None, **operands: torch.Tensor) -> torch.Tensor:
@@ -180,3 +182,24 @@ def test_a_row_without_a_drawable_entry_gives_minus_one() -> None:
     logits = torch.stack([torch.full((9,), LOW), torch.full((9,), math.nan), torch.zeros(9)])
     for temperature in (0.0, 1.0):
         assert draw(logits, temperature=torch.full((3,), temperature)).tolist()[:2] == [-1, -1]
+
+
+def test_greedy_is_the_first_maximum_of_a_product() -> None:
+    w = torch.randn(90, 8)
+    w[70] = w[4] = 3 * w[4]
+    x = torch.stack([w[4], w[12] * 9, -w[4], torch.full((8,), float("nan")), torch.zeros(8)])
+    b = Builder()
+    screening = screen_weight(w, 64, 80)
+    packed = pack_weight(w, 64, 1, 1)
+    operands = [
+        b.input(f"x{i}", TensorType(tuple(t.shape), DT[t.dtype])) for i, t in enumerate((x, packed, *screening))
+    ]
+    out = b.op("sample.greedy", *operands, n=90, valid=80)
+    assert str(out.type) == "i32[5]"
+    (tokens,) = run_body(Graph(tuple(operands), (out,), ("y",)), (x, packed, *screening))
+    want = (x @ w.T)[:, :80].argmax(1).tolist()
+    assert tokens.tolist() == [4, want[1], want[2], -1, 0]
+    with pytest.raises(IRError, match="screening operand"):
+        b.op("sample.greedy", *operands[:2], operands[4], operands[3], operands[4], n=90, valid=80)
+    with pytest.raises(IRError, match="valid = 91 of 90"):
+        b.op("sample.greedy", *operands, n=90, valid=91)

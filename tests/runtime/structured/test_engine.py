@@ -46,7 +46,7 @@ def masked_engine(make_engine: MakeEngine) -> MakeEngine:
                 if device.inputs["masked"][row]:
                     bits = np.unpackbits(device.inputs["bitmask"][row].view(np.uint8), bitorder="little")[:VOCAB]
                     tokens[row] = np.where(bits, outputs.logits[row], -np.inf).argmax()
-            return StepOutputs(tokens, outputs.logits)
+            return StepOutputs(tokens, outputs.logits, outputs.greedy)
 
         device.run = run
         return engine

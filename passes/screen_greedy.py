@@ -1,0 +1,87 @@
+"""screen-greedy: rows that only want their most likely token get it without full logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from inferir.ir.dims import G, R
+from inferir.ir.dtypes import DType
+from inferir.ir.graph import Builder, Graph, Node, Provenance, Value
+from inferir.ir.registry import CONTRACTION, has_trait, make_node
+from inferir.ir.types import TensorType
+from inferir.passes.base import PACKED, SAMPLED, Ledger, describe
+from inferir.passes.walk import with_symbol
+
+ROW_MULTIPLE = 16
+"""Elements that rows of the last product must be a multiple of: what a screening kernel takes at once."""
+
+
+@dataclass(frozen=True)
+class ScreenGreedy:
+    """Adds the input `greedy_rows` [G] of token rows and the output `greedy` i32 [G], their most likely tokens, beside
+    `rows` and what is drawn for those.
+
+    The row-by-row ops between the gather of logit rows and the last product are repeated for these rows, and
+    `sample.greedy` takes the place of product and draw. It compares float32 sums, where the captured model may round
+    logits first. Models whose logits are more than a product, or whose last layer runs on gathered rows, stay as they
+    are. valid: how many logits may be drawn; default all.
+    """
+
+    valid: int | None = None
+    ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
+
+    name: ClassVar[str] = "screen-greedy"
+    why: ClassVar[str] = "a byte per weight tells most tokens apart; the last matrix is read where it does not"
+    requires: ClassVar[frozenset[str]] = frozenset({PACKED, SAMPLED})
+    ensures: ClassVar[frozenset[str]] = frozenset()
+
+    def run(self, graph: Graph) -> Graph:
+        product = graph.output("logits").node
+        while product.op == "tensor.cast":
+            product = product.operands[0].node
+        tail = self._tail(product)
+        if isinstance(tail, str):
+            self.ledger.refuse(self.name, describe(product), tail)
+            return graph
+        rows = Builder().input("greedy_rows", TensorType((G,), DType.I32))
+        env: dict[Value, Value] = {}
+        for node in tail:
+            operands = tuple(env.get(v, v) for v in node.operands)
+            if node.op == "tensor.gather_rows":
+                operands = (node.operands[0], rows)
+            attrs = {k: with_symbol(a, R, G) for k, a in node.attrs.items()}
+            env[node.result] = make_node(node.op, operands, attrs, node.loc).result
+        x, packed = product.operands
+        n = product.attrs["n"]
+        valid = n if self.valid is None else self.valid
+        (weight,) = packed.node.operands
+        b = Builder(Provenance.join((product.loc, Provenance("sampler", "greedy"))))
+        block = int(packed.type.shape[2])
+        screen = b.node("layout.screen_weight", (weight,), {"block": block, "valid": valid})
+        tokens = b.op("sample.greedy", env[x], packed, *screen.results, n=n, valid=valid)
+        return Graph((*graph.inputs, rows), (*graph.outputs, tokens), (*graph.output_names, "greedy"), graph.name)
+
+    @staticmethod
+    def _tail(product: Node) -> list[Node] | str:
+        """The nodes from the gather of logit rows to the operand of `product`, operands first; or why not."""
+        if product.op != "tensor.linear_packed" or product.operands[1].op != "layout.pack_weight":
+            return "logits are not the result of a product with weights"
+        width = product.operands[0].type.shape[-1]
+        if not isinstance(width, int) or width % ROW_MULTIPLE:
+            return f"rows of {width} elements, not a multiple of {ROW_MULTIPLE}"
+        found: dict[Node, None] = {}
+        stack: list[tuple[Node, bool]] = [(product.operands[0].node, False)]
+        while stack:
+            node, ready = stack.pop()
+            if ready:
+                found[node] = None
+            elif node not in found:
+                if has_trait(node.op, CONTRACTION):
+                    return "the layer before it runs on gathered rows"
+                if len(node.results) != 1 or node.op == "core.input":
+                    return f"{node.op} of logit rows cannot be repeated"
+                stack.append((node, True))
+                if node.op != "tensor.gather_rows":
+                    stack += [(v.node, False) for v in node.operands if v.type.rank and v.type.shape[0] == R]
+        return list(found)
