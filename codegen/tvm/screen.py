@@ -346,11 +346,11 @@ def _bound(name: str, s: ScreenShape, at: dict[str, int]) -> str:
                     f"bounds_b[{_ramp(f'block * {4 * BLOCK} + {row * BLOCK + v * LANES}')}]" for row in range(4)
                 )
                 real = f'T.Cast("float32x{LANES}", sum{v})'
-                w.line(f"near{v}: T.let = {call('inf_fma', LANES, real, f'{scale} * scale', offset)}")
-                w.line(f"far{v}: T.let = {call('inf_fma', LANES, error, 'size', f'{norm} * rest')}")
-            best = "near0 + far0"
+                far = call("inf_fma", LANES, error, "size", call("inf_fma", LANES, norm, "rest", offset))
+                w.line(f"upper{v}: T.let = {call('inf_fma', LANES, real, f'{scale} * scale', far)}")
+            best = "upper0"
             for v in range(1, BLOCK // LANES):
-                best = call("inf_vmax", LANES, best, f"near{v} + far{v}")
+                best = call("inf_vmax", LANES, best, f"upper{v}")
             w.line(f"{_upper(s)} = {call('inf_hmax', LANES, best)}")
         w.line("return T.int32(0)")
     return w.text()

@@ -39,13 +39,16 @@ class Chooser:
         self._run.step(self._run.table([(i, arrays) for i in range(5)]), n_g=len(x))
         return out.tolist()
 
+    def upper(self, rows: int) -> np.ndarray:
+        """The upper bounds of the last step [rows, blocks]; -inf for the blocks that made the floor."""
+        s = self.shape
+        found = self._space.view(np.float32)[s.layout()["upper"] :][: s.rows * s.blocks]
+        return found.reshape(s.rows, s.blocks)[:rows]
+
     def rescored(self, rows: int) -> int:
-        """Blocks that the last step rescored, all rows together."""
-        s, at = self.shape, self.shape.layout()
-        floats = self._space.view(np.float32)
-        upper = floats[at["upper"] :][: s.rows * s.blocks].reshape(s.rows, s.blocks)[:rows]
-        floor = floats[at["floor"] :][:rows, None]
-        return int(((upper >= floor) | (floor == -np.inf)).sum())
+        """Blocks that the last step rescored after it had a floor, all rows together."""
+        floor = self._space.view(np.float32)[self.shape.layout()["floor"] :][:rows, None]
+        return int(((self.upper(rows) >= floor) | (floor == -np.inf)).sum())
 
 
 @pytest.fixture
@@ -80,6 +83,21 @@ def test_tokens_are_those_of_the_product(target: Target, chooser: Callable, dtyp
     for rows in sorted({1, bucket // 2 + 1, bucket}):
         assert choose.tokens(x[:rows].contiguous()) == _first_maximum(x[:rows], w), rows
         assert choose.rescored(rows) < rows * choose.shape.blocks / 2
+
+
+@pytest.mark.parametrize("bucket", [1, 4, 40])
+def test_upper_bounds_are_above_every_output_and_not_far(host: Target, chooser: Callable, bucket: int) -> None:
+    x, w = _like_a_model(bucket, 1280, 96, "bf16", seed=3)
+    choose = chooser(w, bucket, host)
+    choose.tokens(x)
+    mean = screen_weight(w, 64, len(w))[2][1]
+    outputs = x.double() @ (w.double() - mean.double()).T
+    largest = outputs.view(bucket, -1, 64).amax(2).numpy()
+    upper = choose.upper(bucket)
+    kept = upper > -np.inf
+    assert kept.sum() >= kept.size - 4 * bucket
+    assert (upper >= largest)[kept].all()
+    assert (upper - largest)[kept].max() < float(outputs.std()) / 2
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
