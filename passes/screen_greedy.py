@@ -13,8 +13,10 @@ from inferir.ir.types import TensorType
 from inferir.passes.base import PACKED, SAMPLED, Ledger, describe
 from inferir.passes.walk import with_symbol
 
-ROW_MULTIPLE = 16
-"""Elements that rows of the last product must be a multiple of: what a screening kernel takes at once."""
+ROW_MULTIPLE, LONGEST_ROW = 16, 32768
+"""Elements that rows of the last product must be a multiple of, since a screening kernel takes as many at once, and may
+have at most, so that its sums of products of integers fit 32 bits.
+"""
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,8 @@ class ScreenGreedy:
         if product.op != "tensor.linear_packed" or product.operands[1].op != "layout.pack_weight":
             return "logits are not the result of a product with weights"
         width = product.operands[0].type.shape[-1]
-        if not isinstance(width, int) or width % ROW_MULTIPLE:
-            return f"rows of {width} elements, not a multiple of {ROW_MULTIPLE}"
+        if not isinstance(width, int) or width % ROW_MULTIPLE or width > LONGEST_ROW:
+            return f"rows of {width} elements, not a multiple of {ROW_MULTIPLE} up to {LONGEST_ROW}"
         found: dict[Node, None] = {}
         stack: list[tuple[Node, bool]] = [(product.operands[0].node, False)]
         while stack:

@@ -66,7 +66,7 @@ def test_what_is_refused() -> None:
     )
     assert refused(capped).endswith("logits are not the result of a product with weights")
     assert refused(BEFORE.replace("16]", "12]").replace("[2, 16,", "[2, 12,")).endswith(
-        "rows of 12 elements, not a multiple of 16"
+        "rows of 12 elements, not a multiple of 16 up to 32768"
     )
     layer = """  %7 = core.weight {name="down"} : f32[16, 16]
   %8 = tensor.linear(%3, %7) : f32[R, 16]
