@@ -4,6 +4,7 @@ executor."""
 from __future__ import annotations
 
 import math
+import mmap
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ class StepMemory:
         self.inputs = {r.name: _array(r, sizes) for r in manifest.inputs}
         self.outputs = {r.name: _array(r, sizes) for r in manifest.outputs}
         self._kv: dict[tuple[int, str], int] = {}
+        self._pages: list[tuple[int, int]] = []  # of each region of the cache: where it starts, and bytes per block
         self._pool = self._allocate_kv(num_blocks)
 
     @property
@@ -64,12 +66,22 @@ class StepMemory:
             case KVArg(layer, role):
                 return self._kv[layer, role]
 
+    @property
+    def kv_regions(self) -> int:
+        return len(self._pages)
+
+    def touch_kv(self, region: int, first: int, stop: int) -> None:
+        """Have the system give the pages of blocks `first` … `stop` - 1 in a region, by writing zeros to them."""
+        start, size = self._pages[region]
+        self._pool[start + first * size : start + stop * size : mmap.PAGESIZE] = 0
+
     def _allocate_kv(self, num_blocks: int) -> Bytes:
         """One region for all lanes; layers of different block tables may share a lane."""
         lanes = plan_lanes(self._artifact.manifest.kv)
         starts, size = [], 0
         for k, v in lanes.pages:
             starts.append((size, size + align(k * num_blocks)))
+            self._pages += [(starts[-1][0], k), (starts[-1][1], v)]
             size += align(k * num_blocks) + align(v * num_blocks)
         pool = allocate(size, "the KV cache")
         for layer, lane in lanes.lane.items():

@@ -17,6 +17,7 @@ import zmq
 from inferir.ir.errors import InferirError, QueueFullError, RequestError
 from inferir.runtime.build import load_engine
 from inferir.runtime.engine import Engine, Update
+from inferir.runtime.fresh_memory import FreshMemory
 from inferir.runtime.grammars import EngineGrammars
 from inferir.runtime.logprobs import TokenLogprobs
 from inferir.runtime.options import EngineOptions
@@ -37,6 +38,7 @@ class EngineProcess:
         self.socket = socket
         self.compiling: dict[str, list[Request]] = {}
         self.grammars = EngineGrammars(engine)
+        self.fresh = FreshMemory(engine.executor, engine.kv.pool)
         self.open = True
 
     def warm_up(self) -> None:
@@ -50,7 +52,7 @@ class EngineProcess:
     def run(self) -> None:
         """Serve until `Shutdown`."""
         while self.open:
-            wait = 0 if self.engine.has_unfinished else IDLE_MS
+            wait = 0 if self.engine.has_unfinished or self.fresh.touch() else IDLE_MS
             while self.open and self.socket.poll(wait):
                 self._handle(m.to_engine.decode(self.socket.recv()))
                 wait = 0

@@ -35,6 +35,20 @@ class Executor(Protocol):
     def inputs(self) -> Mapping[str, npt.NDArray[Any]]: ...
 
     @property
+    def kv_bytes(self) -> int:
+        """Bytes of the KV cache."""
+        ...
+
+    @property
+    def kv_regions(self) -> int:
+        """Regions of memory that the KV cache is made of, each with a part of every block."""
+        ...
+
+    def touch_kv(self, region: int, first: int, stop: int) -> None:
+        """Have the system give the memory of blocks `first` … `stop` - 1, never used so far, in a region."""
+        ...
+
+    @property
     def splitting(self) -> Splitting:
         """What decides which attention work items are split."""
         ...

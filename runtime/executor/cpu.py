@@ -57,6 +57,13 @@ class CpuExecutor:
         """Bytes of the KV cache."""
         return self._memory.kv_bytes
 
+    @property
+    def kv_regions(self) -> int:
+        return self._memory.kv_regions
+
+    def touch_kv(self, region: int, first: int, stop: int) -> None:
+        self._memory.touch_kv(region, first, stop)
+
     def program(self, descriptor: BatchDescriptor) -> StepProgram:
         """The step program that runs such a step."""
         return self._dispatcher.select(descriptor)

@@ -39,6 +39,10 @@ def _keeps_more(spec: KVCacheSpec, than: KVCacheSpec) -> bool:
     return not isinstance(than, FullAttentionSpec) and isinstance(spec, FullAttentionSpec)
 
 
+def _nothing(block: int) -> bool:
+    return False
+
+
 SequenceBlocks = tuple[BlockTable, ...]
 """The blocks of one sequence, one table per `TableInput`."""
 
@@ -59,6 +63,7 @@ class KVCache:
         self.block_size = next(iter(sizes), 1)
         if self.prefix is not None:
             pool.on_reuse = self.prefix.forget
+        pool.keeps = _nothing if self.prefix is None else self.prefix.holds
 
     def new_sequence(self) -> SequenceBlocks:
         return tuple(BlockTable() for _ in self._managers)

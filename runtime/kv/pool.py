@@ -13,7 +13,10 @@ class BlockPool:
 
     Every operation costs O(1) per block. The free list is a doubly linked list over block ids, with the null block as
     its sentinel: blocks are taken from the front, and returned at the back, so the block that was unused for longest
-    is reused first. Until then it keeps its content; `on_reuse` is told of every block that loses it.
+    is reused first. Until then it keeps its content; `on_reuse` is told of every block that loses it. A block whose
+    content `keeps` says nobody will want goes to the front: its memory is in the caches, and no other need be touched.
+
+    high: the highest block id that was ever handed out.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -21,6 +24,8 @@ class BlockPool:
             raise EngineError(f"a KV cache of {num_blocks} blocks holds nothing; give it more memory")
         self.num_blocks = num_blocks
         self.on_reuse: Callable[[int], None] | None = None
+        self.keeps: Callable[[int], bool] | None = None
+        self.high = 0
         self._refs = [0] * num_blocks
         self._next = [*range(1, num_blocks), NULL_BLOCK]
         self._prev = [num_blocks - 1, *range(num_blocks - 1)]
@@ -56,6 +61,7 @@ class BlockPool:
             self._next[NULL_BLOCK] = block
             self._prev[block] = NULL_BLOCK
             self._num_free -= count
+            self.high = max(self.high, *out)
         if self.on_reuse is not None:
             for taken in out:
                 self.on_reuse(taken)
@@ -73,7 +79,7 @@ class BlockPool:
         self._refs[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Drop one reference of each block; a block without references becomes the last to be reused."""
+        """Drop one reference of each block; a block without references becomes the last to be reused, or the first."""
         for block in blocks:
             if block == NULL_BLOCK:
                 continue
@@ -81,11 +87,10 @@ class BlockPool:
                 raise EngineError(f"KV block {block} was released twice")
             self._refs[block] -= 1
             if self._refs[block] == 0:
-                last = self._prev[NULL_BLOCK]
-                self._next[last] = block
-                self._prev[block] = last
-                self._next[block] = NULL_BLOCK
-                self._prev[NULL_BLOCK] = block
+                kept = self.keeps is None or self.keeps(block)
+                before, after = (self._prev[NULL_BLOCK], NULL_BLOCK) if kept else (NULL_BLOCK, self._next[NULL_BLOCK])
+                self._next[before] = self._prev[after] = block
+                self._prev[block], self._next[block] = before, after
                 self._num_free += 1
 
     def free_order(self) -> Sequence[int]:

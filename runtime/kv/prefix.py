@@ -81,6 +81,10 @@ class PrefixCache:
             self._block[key] = block
             self._key[block] = key
 
+    def holds(self, block: int) -> bool:
+        """Whether `block` can be found."""
+        return block in self._key
+
     def forget(self, block: int) -> None:
         """The content of `block` is about to be lost."""
         key = self._key.pop(block, None)

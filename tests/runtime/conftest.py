@@ -183,6 +183,12 @@ class FakeExecutor:
             total += next_logits([0] * low + found[:, 0].tolist(), window)
         return total
 
+    kv_bytes = 0
+    kv_regions = 0
+
+    def touch_kv(self, region: int, first: int, stop: int) -> None:
+        raise AssertionError("there is no such memory")
+
     def close(self) -> None:
         self.closed = True
 

@@ -80,3 +80,15 @@ def test_usage() -> None:
     assert pool.usage == 0.75
     with pytest.raises(EngineError, match="1 blocks holds nothing"):
         BlockPool(1)
+
+
+def test_blocks_that_nobody_will_want_are_reused_first() -> None:
+    pool = BlockPool(9)
+    blocks = pool.allocate(6)
+    assert blocks == [1, 2, 3, 4, 5, 6]
+    pool.keeps = {2, 5}.__contains__
+    pool.release([1, 2, 3, 5])
+    assert list(pool.free_order()) == [3, 1, 7, 8, 2, 5]
+    assert pool.allocate(2) == [3, 1]
+    pool.release([4])
+    assert list(pool.free_order()) == [4, 7, 8, 2, 5]
