@@ -28,9 +28,11 @@ def announce(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
         w.line("op: T.let[T.int32] = T.truncmod(i + 1 + j, n_ops) * row_words")
         for position, (number, kernel, stream) in enumerate(streaming):
             with w.block(f"{'el' if position else ''}if TABLE[op] == T.int64({number}):"):
-                w.line(f"CTRL[{AHEAD}] = TABLE[op + {1 + stream.param}]")
-                w.line(f"CTRL[{AHEAD_BYTES}] = T.int64({stream.chunk_bytes})")
-                w.line(f"CTRL[{AHEAD_CHUNKS}] = T.cast({kernel.chunks}, 'int64')")
+                w.line(f"upcoming: T.let[T.int32] = {kernel.chunks}")
+                with w.block("if upcoming > 0:"):
+                    w.line(f"CTRL[{AHEAD}] = TABLE[op + {1 + stream.param}]")
+                    w.line(f"CTRL[{AHEAD_BYTES}] = T.int64({stream.chunk_bytes})")
+                    w.line(f"CTRL[{AHEAD_CHUNKS}] = T.cast(upcoming, 'int64')")
 
 
 def ask(w: Writer, look: str, tid: str, claim: Callable[[str], str]) -> None:

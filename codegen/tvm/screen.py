@@ -306,14 +306,13 @@ def _screen(name: str, s: ScreenShape, features: frozenset[str]) -> ChunkKernel:
             w.line(f"list: T.let[T.int32] = {at['list']} + t * {steps + 1}")
             for rows in heights:
                 with w.block(f"{'el' if rows < s.height else ''}if height == {rows}:"):
-                    x, v, stride = f"words_b[{at['split']} + row * {2 * steps}]", vectors[rows], 2 * steps
-                    if s.paired:
-                        stride = steps
-                    call_tile(w, dense[rows].name, v, x, "screen_b", "SCRATCH[{}]", stride, steps, ahead=ahead)
+                    low, high = (f"words_b[{at['split'] + part} + row * {2 * steps}]" for part in (0, steps))
+                    v, stride = vectors[rows], steps if s.paired else 2 * steps
+                    call_tile(w, dense[rows].name, v, low, "screen_b", "SCRATCH[{}]", stride, steps, ahead=ahead)
                     if not s.paired:
-                        x, acc = x.replace("]", f" + {steps}]"), f"SCRATCH[{s.height * BLOCK} + {{}}]"
+                        acc = f"SCRATCH[{s.height * BLOCK} + {{}}]"
                         chosen = ("T.address_of(words_b[list + 1])", "words_b[list]")
-                        call_tile(w, listed[rows].name, v, x, "screen_b", acc, stride, steps, chosen=chosen)
+                        call_tile(w, listed[rows].name, v, high, "screen_b", acc, stride, steps, chosen=chosen)
             w.line(f"T.evaluate(Mod.{entry}_bound(bounds, words, floats, scratch, row, height, block))")
         w.line("return T.int32(0)")
     chunks = f"T.min(n_g, 1) * {-(-s.blocks // group)}"
@@ -334,14 +333,14 @@ def _bound(name: str, s: ScreenShape, at: dict[str, int]) -> str:
             w.line("row: T.let[T.int32] = first + r")
             for part in ("scale", "size", "rest"):
                 w.line(f"{part}: T.let = {splat(f'floats_b[{at[part]} + row]', LANES)}")
-            shift = splat(f"words_b[{at['sum']} + row]", LANES)
-            w.line(f"shift: T.let = {shift}")
+            excess = splat(f"words_b[{at['sum']} + row]", LANES)
+            w.line(f"excess: T.let = {excess}")  # weights are stored with 128 added to them
             for v in range(BLOCK // LANES):
                 low, high = (
                     f'T.reinterpret("int32x{LANES}", SCRATCH[{_ramp(f"{start} + r * {BLOCK} + {v * LANES}")}])'
                     for start in (0, s.height * BLOCK)
                 )
-                w.line(f"sum{v}: T.let = {low} + T.shift_left({high}, {i32(8, LANES)}) - shift")
+                w.line(f"sum{v}: T.let = {low} + T.shift_left({high}, {i32(8, LANES)}) - excess")
                 scale, offset, error, norm = (
                     f"bounds_b[{_ramp(f'block * {4 * BLOCK} + {row * BLOCK + v * LANES}')}]" for row in range(4)
                 )
@@ -408,7 +407,7 @@ def _floor(name: str, s: ScreenShape, features: frozenset[str]) -> ChunkKernel:
                 w.line(f"found: T.let[T.float32] = {best}")
                 rounding = f"(T.abs(found) + T.abs(shift)) * {f32(2.0**-22)} + floats_b[{at['slack']} + row]"
                 w.line(f"exact: T.let[T.float32] = found - shift - ({rounding})")
-                usual = f"T.And(T.And(size > {f32(1e-18)}, size < {f32(1e18)}), T.abs(exact) < {f32(1e36)})"
+                usual = f"T.And(T.And(size > {f32(1e-10)}, size < {f32(1e18)}), T.abs(exact) < {f32(1e36)})"
                 w.line(f"{floor} = T.Select({usual}, exact, {lowest})")
         w.line("return T.int32(0)")
     return _kernel(entry, s, w, "n_g", BLOCK * 4, (tile,))

@@ -104,10 +104,12 @@ def test_it_is_announced_what_threads_without_work_may_read_ahead(
     plain = _add("plain", "n_t", 1)
     x, y, z = (aligned(np.zeros(40, np.int32)) for _ in range(3))
     words = [read_ahead.AHEAD, read_ahead.AHEAD_BYTES, read_ahead.AHEAD_CHUNKS]
-    step = runner([plain, streams], host, 1)
+    absent = dataclasses.replace(_add("absent", "n_r * 2", 1), stream=Stream(1, 64))
+    step = runner([plain, streams, absent], host, 1)
     for operations, expected in (
         ([(1, (x, y)), (0, (x, z)), (1, (x, z)), (0, (x, y))], y),  # the first of the next step
         ([(0, (x, z)), (0, (x, z)), (1, (x, z))], z),
+        ([(0, (x, z)), (2, (x, y)), (1, (x, z))], z),  # not what has no chunks in this step
     ):
         step.step(step.table(operations), n_t=20)
         assert step.ctrl[words].tolist() == [expected.ctypes.data, 64, 40]
