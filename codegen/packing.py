@@ -126,9 +126,9 @@ def _interpreter_hash() -> str:
     return source_hash([here / "ops", here / "interpreter.py"])
 
 
-class RecipeEvaluator:
-    """Evaluates recipes on checkpoint tensors, which `load(name)` gives. What one op with several results makes of them
-    is computed once for recipes that follow one another.
+class TensorMaker:
+    """Makes the tensors of an artifact from checkpoint tensors, which `load(name)` gives. What one op with several
+    results makes of them is computed once for recipes that follow one another.
     """
 
     def __init__(self, load: LoadTensor) -> None:
@@ -136,14 +136,16 @@ class RecipeEvaluator:
         self._node: Node | None = None
         self._results: list[Any] = []
 
-    def __call__(self, recipe: Graph) -> Any:
-        """The tensor a recipe describes."""
+    def __call__(self, name: str, recipe: Graph | None) -> Any:
+        """The tensor that `recipe` describes, or without one that of the checkpoint."""
+        if recipe is None:
+            return self._load(name).contiguous()
         (value,) = recipe.outputs
         if value.node is not self._node:
             self._node = value.node
             every = tuple(map(str, range(len(value.node.results))))
             graph = Graph((), value.node.results, every, recipe.name)
-            self._results = list(interpret(graph, {}, {name: self._load(name) for name in graph.weights()}).values())
+            self._results = list(interpret(graph, {}, {n: self._load(n) for n in graph.weights()}).values())
         return self._results[value.index].contiguous()
 
 
@@ -160,14 +162,14 @@ def write_weights(
     `store` keeps finished tensors; `load` is called only for those it lacks. The file is written under a temporary name
     and renamed. Raises `ArtifactError` naming file and reason (disk full, say), leaving nothing.
     """
-    head, evaluate = _head(types), RecipeEvaluator(load)
+    head, make = _head(types), TensorMaker(load)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb", buffering=0) as file:
             pieces = _Pieces(file)
             pieces.add(head)
             for done, (name, type_) in enumerate(types.items()):
-                pieces.add(_content(name, type_, recipes.get(name), evaluate, load, store))
+                pieces.add(_content(name, type_, recipes.get(name), make, store))
                 pieces.add(bytes(-type_.nbytes({}) % ALIGNMENT))
                 if progress is not None:
                     progress(done + 1, len(types))
@@ -180,14 +182,7 @@ def write_weights(
         temporary.unlink(missing_ok=True)
 
 
-def _content(
-    name: str,
-    type_: TensorType,
-    recipe: Graph | None,
-    evaluate: RecipeEvaluator,
-    load: LoadTensor,
-    store: WeightCache,
-) -> bytes:
+def _content(name: str, type_: TensorType, recipe: Graph | None, make: TensorMaker, store: WeightCache) -> bytes:
     """The bytes of one tensor, from the store or computed now."""
     key = store.key(name, recipe)
     found = store.cache.get(KIND, key)
@@ -196,7 +191,7 @@ def _content(
     import torch
 
     with torch.no_grad():
-        tensor = evaluate(recipe) if recipe is not None else load(name).contiguous()
+        tensor = make(name, recipe)
     if tuple(tensor.shape) != type_.concrete({}) or tensor.dtype != torch_dtype(type_.dtype):
         raise ArtifactError(f"weight {name!r} is {tensor.dtype}{list(tensor.shape)}, expected {type_}")
     content: bytes = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from inferir.ir.dims import G, R
 from inferir.ir.dtypes import DType
-from inferir.ir.graph import Builder, Graph, Node, Provenance, Value
+from inferir.ir.graph import Builder, Graph, Node, Provenance, Value, topological
 from inferir.ir.registry import CONTRACTION, has_trait, make_node
 from inferir.ir.types import TensorType
 from inferir.passes.base import PACKED, SAMPLED, Ledger, describe
@@ -72,18 +72,12 @@ class ScreenGreedy:
         width = product.operands[0].type.shape[-1]
         if not isinstance(width, int) or width % ROW_MULTIPLE or width > LONGEST_ROW:
             return f"rows of {width} elements, not a multiple of {ROW_MULTIPLE} up to {LONGEST_ROW}"
-        found: dict[Node, None] = {}
-        stack: list[tuple[Node, bool]] = [(product.operands[0].node, False)]
-        while stack:
-            node, ready = stack.pop()
-            if ready:
-                found[node] = None
-            elif node not in found:
-                if has_trait(node.op, CONTRACTION):
-                    return "the layer before it runs on gathered rows"
-                if len(node.results) != 1 or node.op == "core.input":
-                    return f"{node.op} of logit rows cannot be repeated"
-                stack.append((node, True))
-                if node.op != "tensor.gather_rows":
-                    stack += [(v.node, False) for v in node.operands if v.type.rank and v.type.shape[0] == R]
-        return list(found)
+        rows = [n for n in topological((), product.operands[:1]) if n.types[0].shape[:1] == (R,)]
+        tail = [n for n in rows if n.op != "core.input"]
+        for node in tail:
+            if has_trait(node.op, CONTRACTION):
+                return "the layer before it runs on gathered rows"
+            inputs = [v for v in node.operands if v.node in rows and v.node not in tail]
+            if len(node.results) != 1 or (inputs and node.op != "tensor.gather_rows"):
+                return f"{node.op} of logit rows cannot be repeated"
+        return tail

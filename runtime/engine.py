@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.batch import InputBatch, PreparedStep
@@ -293,16 +292,16 @@ class Engine:
             timing = request.timing
             timing.first_token = timing.first_token or now
             timing.last_token = now
-            if token < 0 and request.matcher is not None and self._complete(request, outputs.logits[row]):
+            if token < 0 and self._complete(request, outputs, row):
                 updates.append(self._finish(request, None, "", "stop", None))
             else:
                 updates.append(self._deliver(request, token, logprobs))
         return updates
 
     @staticmethod
-    def _complete(request: Request, logits: npt.NDArray[np.float32]) -> bool:
+    def _complete(request: Request, outputs: StepOutputs, row: int) -> bool:
         """Whether no token can follow because the text of a grammar is complete, and only its end is left."""
-        if request.matcher is None or request.error is not None or np.isnan(logits).any():
+        if request.matcher is None or request.error is not None or np.isnan(outputs.logits[row]).any():
             return False
         try:
             return request.matcher.end()

@@ -11,8 +11,8 @@ import math
 from inferir.codegen.tvm.llvm_body import Body, helper
 
 _INF = math.inf
-_MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds a float below 2**22 to an integer held in the low mantissa bits
-_MAGIC_BITS = 0x4B400000
+MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds a float below 2**22 to an integer held in the low mantissa bits
+MAGIC_BITS = 0x4B400000
 _LN2_HIGH = 0.693145751953125  # 16 leading bits, so that n * _LN2_HIGH is exact
 _LN2_LOW = 1.428606765330187e-06
 
@@ -87,8 +87,8 @@ def _exp(b: Body, x: str) -> str:
     low, high = b.const("f", -104.0), b.const("f", 89.0)
     x = b.select(b.fcmp("olt", x, low), low, x)
     x = b.select(b.fcmp("ogt", x, high), high, x)
-    t = b.fma(x, b.const("f", 1 / math.log(2)), b.const("f", _MAGIC))
-    n = b.fsub(t, b.const("f", _MAGIC))
+    t = b.fma(x, b.const("f", 1 / math.log(2)), b.const("f", MAGIC))
+    n = b.fsub(t, b.const("f", MAGIC))
     f = b.fma(n, b.const("f", -_LN2_HIGH), x)
     f = b.fma(n, b.const("f", -_LN2_LOW), f)
     q = [0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.00836874544620514, 0.001381453825160861]
@@ -96,7 +96,7 @@ def _exp(b: Body, x: str) -> str:
     if _has_scaling(b):
         return _scale(b, p, n)
     # 2**n as a product of two normal numbers, so that the result may overflow or be denormal.
-    k = b.op("sub", "i", b.bits(t), b.const("i", _MAGIC_BITS))
+    k = b.op("sub", "i", b.bits(t), b.const("i", MAGIC_BITS))
     half = b.op("ashr", "i", k, b.const("i", 1))
     rest = b.op("sub", "i", k, half)
     for part in (half, rest):
@@ -132,7 +132,7 @@ def _exp2_neg(b: Body, x: str) -> str:
     kept = b.fcmp("uge", x, low)
     x = b.select(b.fcmp("olt", x, low), low, x)
     # The exponent's bias rides in the magic number: the low bits of t are n + 127, the exponent field of 2**n.
-    magic = b.const("f", _MAGIC + 127.0)
+    magic = b.const("f", MAGIC + 127.0)
     t = b.fadd(x, magic)
     f = b.fsub(x, b.fsub(t, magic))
     c = [0.6931471824645996, 0.24022647738456726, 0.05550331994891167, 0.00961843878030777, 0.001339900423772633]
@@ -150,7 +150,7 @@ def _exp2_weight(b: Body, x: str) -> str:
     low = b.const("f", -126.0)
     kept = b.fcmp("uge", x, low)
     x = b.select(b.fcmp("olt", x, low), low, x)
-    magic = b.const("f", _MAGIC + 127.0)
+    magic = b.const("f", MAGIC + 127.0)
     t = b.fadd(x, magic)
     f = b.fsub(x, b.fsub(t, magic))
     c = [0.9999280729173707, 0.6932609864391124, 0.2426111327916374, 0.05517166876298003]
@@ -243,8 +243,8 @@ def _erf(b: Body, x: str) -> str:
 
 def _sincos(b: Body, x: str, quarter: int) -> str:
     """sin(x + quarter * pi/2), absolute error below 2e-7 for |x| up to 1e5."""
-    t = b.fma(x, b.const("f", 2 / math.pi), b.const("f", _MAGIC))
-    n = b.fsub(t, b.const("f", _MAGIC))
+    t = b.fma(x, b.const("f", 2 / math.pi), b.const("f", MAGIC))
+    n = b.fsub(t, b.const("f", MAGIC))
     r = x
     for part in (1.570796251296997, 7.549789415861596e-08, 5.390302953474238e-15):
         r = b.fma(n, b.const("f", -part), r)

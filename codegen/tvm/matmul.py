@@ -59,9 +59,9 @@ class MatmulTile:
     blocks: int
 
 
-_CHUNK_BYTES = 128 * 1024  # of weights, when few rows make a chunk memory-bound
+CHUNK_BYTES = 128 * 1024  # of weights, when few rows make a chunk memory-bound
 _CHUNK_MADDS = 2_500_000  # multiply-adds of a compute-bound chunk: about 20 microseconds
-_CHUNKS = 32  # chunks an operation should have, so that a few threads share it evenly
+CHUNKS = 32  # chunks an operation should have, so that a few threads share it evenly
 
 
 def choose_tile(*, k: int, n: int, dtype: str, max_rows: int, features: frozenset[str]) -> MatmulTile:
@@ -72,11 +72,11 @@ def choose_tile(*, k: int, n: int, dtype: str, max_rows: int, features: frozense
         rows, panel = min(rows, max_rows), max_rows
     else:
         wanted = max(rows * 8, _CHUNK_MADDS // (BLOCK * k))
-        shared = max_rows // -(-_CHUNKS // blocks)
+        shared = max_rows // -(-CHUNKS // blocks)
         panel = max(rows * 4, -(-min(wanted, shared) // rows) * rows)
     block_bytes = BLOCK * k * (2 if dtype == "bf16" else 4)
-    light = min(_CHUNK_BYTES // block_bytes, _CHUNK_MADDS // (BLOCK * k * panel))
-    return MatmulTile(rows, panel, max(1, min(light, blocks // 32)))
+    light = min(CHUNK_BYTES // block_bytes, _CHUNK_MADDS // (BLOCK * k * panel))
+    return MatmulTile(rows, panel, max(1, min(light, blocks // CHUNKS)))
 
 
 def matmul_kernel(

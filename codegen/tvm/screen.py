@@ -22,7 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferir.codegen.tvm.llvm_lib import call
-from inferir.codegen.tvm.matmul import call_tile
+from inferir.codegen.tvm.llvm_math import MAGIC, MAGIC_BITS
+from inferir.codegen.tvm.matmul import CHUNK_BYTES, CHUNKS, call_tile
 from inferir.codegen.tvm.microkernel import BLOCK, MEMORY, micro_kernel, reread_rows, tall_rows, tile_vectors
 from inferir.codegen.tvm.reduce import Accumulator
 from inferir.codegen.tvm.source import (
@@ -43,11 +44,9 @@ from inferir.ir.errors import CodegenError
 LANES = 16
 TRIES = 4  # blocks that a floor is made of, at most
 RANGES = 32  # parts of the outputs whose maxima are found apart
-_MAGIC, _MAGIC_BITS = 12582912.0, 0x4B400000  # adding it rounds a float below 2**22 to an integer
 _MOST = 32512  # the largest integer of two signed bytes, low + 256 * high
-_CHUNK_BYTES = 128 * 1024
 _FOUND = (("floats_b", "best"), ("words_b", "index"))  # where maxima and their outputs are
-_SUMS = ("scale", "size", "rest", "shift", "slack", "floor")  # floats per row
+_PER_ROW = ("scale", "size", "rest", "shift", "slack", "floor")  # floats
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class ScreenShape:
     def group(self) -> int:
         """Blocks that are screened at a time."""
         block_bytes = self.k * BLOCK
-        return 1 if self.tiles > 1 else max(1, min(_CHUNK_BYTES // block_bytes, self.blocks // 32))
+        return 1 if self.tiles > 1 else max(1, min(CHUNK_BYTES // block_bytes, self.blocks // CHUNKS))
 
     @property
     def resolution(self) -> float:
@@ -106,7 +105,7 @@ class ScreenShape:
             "split": self.rows * 2 * words,  # low bytes of a row, then its high bytes
             "list": self.tiles * (words + 1),  # the count comes first
             "sum": self.rows,
-            **dict.fromkeys(_SUMS, self.rows),
+            **dict.fromkeys(_PER_ROW, self.rows),
             "upper": self.rows * self.blocks,
             "best": (self.ranges + 1) * self.rows,  # the last ones are those that the floor was found with
             "index": (self.ranges + 1) * self.rows,
@@ -191,10 +190,6 @@ def _uppers(s: ScreenShape, block: str, lanes: int) -> str:
     return f"floats_b[{ramp(f'{at} + row * {s.blocks} + {block}', lanes)}]"
 
 
-def _ramp(base: str) -> str:
-    return f"T.ramp({base}, 1, {LANES})"
-
-
 def _prepare(name: str, s: ScreenShape) -> ChunkKernel:
     """A chunk is a tile of rows. Scratch memory holds the largest size of each element of the tile."""
     at, entry = s.layout(), f"{name}_prepare"
@@ -210,15 +205,15 @@ def _prepare(name: str, s: ScreenShape) -> ChunkKernel:
         w.line('count = T.alloc_buffer((1,), "int32")')
         w.line(f"first: T.let[T.int32] = chunk * {s.height}")
         with w.block(f"for j in range({s.k // LANES}):"):
-            w.line(f"SCRATCH[{_ramp(f'j * {LANES}')}] = {f32(0.0, LANES)}")
+            w.line(f"SCRATCH[{ramp(f'j * {LANES}', LANES)}] = {f32(0.0, LANES)}")
         with w.block(f"for r in range(T.min({s.height}, n_g - first)):"):
             w.line("row: T.let[T.int32] = first + r")
             for accumulator in (top, squares, shift, mass):
                 accumulator.reset(w)
             with w.block(f"for j in range({s.k // LANES}):"):
                 w.line(f"value: T.let = {_value(s)}")
-                w.line(f"z: T.let = value * columns_b[{_ramp(f'j * {LANES}')}]")
-                w.line(f"common: T.let = value * columns_b[{_ramp(f'{s.k} + j * {LANES}')}]")
+                w.line(f"z: T.let = value * columns_b[{ramp(f'j * {LANES}', LANES)}]")
+                w.line(f"common: T.let = value * columns_b[{ramp(f'{s.k} + j * {LANES}', LANES)}]")
                 shift.update(w, "common", LANES, "0")
                 mass.update(w, call("inf_abs", LANES, "common"), LANES, "0")
                 top.update(w, call("inf_abs", LANES, "z"), LANES, "0")
@@ -232,7 +227,7 @@ def _prepare(name: str, s: ScreenShape) -> ChunkKernel:
             w.line(f"scale: T.let[T.float32] = T.max({steps}, ({top.finish(w, s.k)}) * {f32(1.0 / _MOST)})")
             w.line("inverse: T.let[T.float32] = T.float32(1.0) / scale")
             rest.reset(w)
-            w.line(f"total[{_ramp('0')}] = {i32(0, LANES)}")
+            w.line(f"total[{ramp('0', LANES)}] = {i32(0, LANES)}")
             with w.block(f"for j in range({s.k // LANES}):"):
                 _split(w, s, at, rest)
             w.line(f"floats_b[{at['shift']} + row] = {shift.finish(w, s.k)}")
@@ -260,24 +255,24 @@ def _prepare(name: str, s: ScreenShape) -> ChunkKernel:
 
 def _value(s: ScreenShape) -> str:
     """Elements j * 16 and on of `row`."""
-    value = f"values_b[{_ramp(f'row * {s.k} + j * {LANES}')}]"
+    value = f"values_b[{ramp(f'row * {s.k} + j * {LANES}', LANES)}]"
     return call("inf_bf16_to_f32", LANES, value) if s.dtype == "bf16" else value
 
 
 def _split(w: Writer, s: ScreenShape, at: dict[str, int], rest: Accumulator) -> None:
     """Write 16 elements as low and high bytes; take their sum, what the integers leave, and their sizes."""
-    w.line(f"z: T.let = {_value(s)} * columns_b[{_ramp(f'j * {LANES}')}]")
-    w.line(f"moved: T.let = {call('inf_fma', LANES, 'z', splat('inverse', LANES), f32(_MAGIC, LANES))}")
-    w.line(f"whole: T.let = moved - {f32(_MAGIC, LANES)}")
+    w.line(f"z: T.let = {_value(s)} * columns_b[{ramp(f'j * {LANES}', LANES)}]")
+    w.line(f"moved: T.let = {call('inf_fma', LANES, 'z', splat('inverse', LANES), f32(MAGIC, LANES))}")
+    w.line(f"whole: T.let = moved - {f32(MAGIC, LANES)}")
     w.line(f"left: T.let = {call('inf_fma', LANES, 'whole', splat('-scale', LANES), 'z')}")
     rest.update(w, "left * left", LANES, "0")
-    w.line(f'n: T.let = T.reinterpret("int32x{LANES}", moved) - {i32(_MAGIC_BITS, LANES)}')
-    w.line(f"total[{_ramp('0')}] = total[{_ramp('0')}] + n")
+    w.line(f'n: T.let = T.reinterpret("int32x{LANES}", moved) - {i32(MAGIC_BITS, LANES)}')
+    w.line(f"total[{ramp('0', LANES)}] = total[{ramp('0', LANES)}] + n")
     w.line(f"low: T.let = T.bitwise_and(n + {i32(128, LANES)}, {i32(255, LANES)}) - {i32(128, LANES)}")
     for part, value in enumerate(("low", f"T.shift_right(n - low, {i32(8, LANES)})")):
-        place = _ramp(f"{at['split'] * 4} + row * {2 * s.k} + {part * s.k} + j * {LANES}")
+        place = ramp(f"{at['split'] * 4} + row * {2 * s.k} + {part * s.k} + j * {LANES}", LANES)
         w.line(f'bytes_b[{place}] = T.Cast("int8x{LANES}", {value})')
-    seen = f"SCRATCH[{_ramp(f'j * {LANES}')}]"
+    seen = f"SCRATCH[{ramp(f'j * {LANES}', LANES)}]"
     w.line(f"{seen} = {call('inf_vmax', LANES, call('inf_abs', LANES, 'whole'), seen)}")
 
 
@@ -337,12 +332,12 @@ def _bound(name: str, s: ScreenShape, at: dict[str, int]) -> str:
             w.line(f"excess: T.let = {excess}")  # weights are stored with 128 added to them
             for v in range(BLOCK // LANES):
                 low, high = (
-                    f'T.reinterpret("int32x{LANES}", SCRATCH[{_ramp(f"{start} + r * {BLOCK} + {v * LANES}")}])'
+                    f'T.reinterpret("int32x{LANES}", SCRATCH[{ramp(f"{start} + r * {BLOCK} + {v * LANES}", LANES)}])'
                     for start in (0, s.height * BLOCK)
                 )
                 w.line(f"sum{v}: T.let = {low} + T.shift_left({high}, {i32(8, LANES)}) - excess")
                 scale, offset, error, norm = (
-                    f"bounds_b[{_ramp(f'block * {4 * BLOCK} + {row * BLOCK + v * LANES}')}]" for row in range(4)
+                    f"bounds_b[{ramp(f'block * {4 * BLOCK} + {row * BLOCK + v * LANES}', LANES)}]" for row in range(4)
                 )
                 real = f'T.Cast("float32x{LANES}", sum{v})'
                 far = call("inf_fma", LANES, error, "size", call("inf_fma", LANES, norm, "rest", offset))

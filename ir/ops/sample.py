@@ -161,19 +161,12 @@ define(
 
 
 def _greedy_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    x, w, screen, bounds, columns = types
-    n, valid = attrs["n"], attrs["valid"]
-    product = infer_types(opdef("tensor.linear_packed"), (x, w), _product_attrs(attrs))[0]
-    blocks, block, k = w.shape[0], w.shape[2], x.shape[1]
-    whole = product.dtype is DType.F32 and isinstance(k, int) and k % 4 == 0
-    need(whole, f"products of {x} and {w}")
-    for have, want in (
-        (screen, TensorType((blocks, k // 4, block, 4), DType.U8)),
-        (bounds, TensorType((blocks, 4, block), DType.F32)),
-        (columns, TensorType((2, k), DType.F32)),
-    ):
+    x, w, *screening = types
+    infer_types(opdef("tensor.linear_packed"), (x, w), _product_attrs(attrs))
+    weight = TensorType((attrs["n"], x.shape[1]), w.dtype)
+    layout = Attrs({"block": w.shape[2], "valid": attrs["valid"]})
+    for have, want in zip(screening, infer_types(opdef("layout.screen_weight"), (weight,), layout), strict=True):
         need(have == want, f"screening operand {have}, expected {want}")
-    need(0 < valid <= n, f"valid = {valid} of {n}")
     return TensorType(x.shape[:1], DType.I32)
 
 

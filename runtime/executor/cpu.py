@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from inferir.ir.attn_split import max_partials
@@ -22,7 +22,6 @@ from inferir.runtime.workers import WorkerPool
 
 INPUTS = ("ids", "positions", "attn_items", "rows", *(name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)))
 OUTPUTS = ("tokens", "logits")
-_NO_TOKENS = np.zeros(0, np.int32)
 
 
 class CpuExecutor:
@@ -80,8 +79,8 @@ class CpuExecutor:
     def outputs(self, counts: StepCounts) -> StepOutputs:
         """What the last step left, if it had these counts."""
         outputs = self._memory.outputs
-        greedy = outputs["greedy"][: counts.greedy] if counts.greedy else _NO_TOKENS
-        return StepOutputs(outputs["tokens"][: counts.rows], outputs["logits"][: counts.rows], greedy)
+        found = StepOutputs(outputs["tokens"][: counts.rows], outputs["logits"][: counts.rows])
+        return replace(found, greedy=outputs["greedy"][: counts.greedy]) if counts.greedy else found
 
     def close(self) -> None:
         self._closed = True
