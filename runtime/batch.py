@@ -81,10 +81,13 @@ class InputBatch:
 
     def prepare(self, scheduled: Sequence[Scheduled]) -> PreparedStep:
         """Fill the inputs for a step. Requests that are new to the batch get a row."""
-        for s in scheduled:
-            if s.request.row < 0:
-                self._bind(s.request)
-            self._update_tables(s.request)
+        for request, _ in scheduled:
+            if request.row < 0:
+                self._bind(request)
+            for blocks in request.blocks:
+                if blocks.changed:
+                    self._update_tables(request)
+                    break
         requests = [s.request for s in scheduled]
         if self._last is not None and self._last.requests == requests and self._sampling.plain:
             return self._advance(self._last)
@@ -163,11 +166,16 @@ class InputBatch:
         self._sampling.bind(request)
         for copied, nulled in zip(self._copied, self._nulled, strict=True):
             copied[row] = nulled[row] = 0
+        for blocks in request.blocks:
+            blocks.changed = True
 
     def _update_tables(self, request: Request) -> None:
         """Copy new block ids into the row's tables, and the null block over those given back."""
         row = request.row
         for index, (table, blocks) in enumerate(zip(self._tables, request.blocks, strict=True)):
+            if not blocks.changed:
+                continue
+            blocks.changed = False
             copied, nulled = self._copied[index][row], self._nulled[index][row]
             if blocks.first > nulled:
                 self._inputs[table.block_tables][row, nulled : blocks.first] = 0

@@ -26,6 +26,8 @@ class TextDecoder(Protocol):
 class BytesDecoder:
     """For tokenizers with known token bytes: one look-up and an incremental UTF-8 decoder."""
 
+    __slots__ = ("_skipped", "_table", "_utf8")
+
     def __init__(self, table: TokenBytes, skipped: frozenset[int]) -> None:
         self._table = table
         self._skipped = skipped
@@ -81,6 +83,8 @@ class WindowDecoder:
 
 class Detokenizer:
     """Text of one request. Text that could still become a stop string is held back; cost is linear in the text."""
+
+    __slots__ = ("_decoder", "_held", "_include_stop", "_matcher", "_parts", "stopped_by")
 
     def __init__(self, decoder: TextDecoder, stop: tuple[str, ...] = (), *, include_stop: bool = False) -> None:
         self._decoder = decoder

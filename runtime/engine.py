@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,8 +43,7 @@ class ModelLimits:
     max_model_len: int
 
 
-@dataclass(frozen=True)
-class Update:
+class Update(NamedTuple):  # one per sequence and step, as `Scheduled`
     """What one step brought a request: `token`, the text it lets go, and, with the last one, why it ended.
 
     finish_reason is "stop" (end-of-sequence, stop token or stop string, named by stop_reason unless it is
@@ -108,9 +108,9 @@ class Engine:
         outputs = self.executor.run(step.descriptor, counts)
         self.scheduler.complete(plan)
         self._scores.take(outputs.logits)
-        for s in plan.scheduled:
-            if s.request.timing.scheduled is None:
-                s.request.timing.scheduled = started
+        for request, _ in plan.scheduled:
+            if not request.outputs and request.timing.scheduled is None:
+                request.timing.scheduled = started
         self._steps += 1
         self.batch_tokens += step.counts.tokens
         return updates + self._deliver_all(step, outputs)
@@ -197,6 +197,7 @@ class Engine:
             raise RequestError("structured needs a compiled grammar", "structured")
         wanted = self.capacity if params.max_tokens is None else len(ids) + params.max_tokens
         rules = compile_rules(params, self.limits.vocab_size, self.limits.eos_token_ids, self.tokenizer)
+        enders = params.stop_ids if params.ignore_eos else params.stop_ids | self.limits.eos_token_ids
         length = len(ids) if "lengths" in self.executor.inputs else None
         group: list[Request] = []
         for index in range(params.n):
@@ -209,6 +210,7 @@ class Engine:
                 blocks=self.kv.new_sequence(),
                 priority=priority,
                 cache_salt=cache_salt,
+                enders=enders,
                 rules=rules,
                 hashes=self.kv.hashes(PrefixKey(salt=cache_salt, prompt_length=length)),
                 grammar=grammar,
@@ -289,9 +291,9 @@ class Engine:
             logprobs = None
             if request.params.logprobs is not None and 0 <= token < self.limits.vocab_size:
                 logprobs = token_logprobs(outputs.logits[row], token, request.params.logprobs)
-            timing = request.timing
-            timing.first_token = timing.first_token or now
-            timing.last_token = now
+            if not request.outputs:
+                request.timing.first_token = request.timing.first_token or now
+            request.timing.last_token = now
             if token < 0 and self._complete(request, outputs, row):
                 updates.append(self._finish(request, None, "", "stop", None))
             else:
@@ -315,18 +317,18 @@ class Engine:
         if problem is not None:
             return self._fail(request, problem)
         self.batch.append(request, token)
-        params, text = request.params, ""
+        params, detokenizer, text = request.params, request.detokenizer, ""
         may_stop = len(request.outputs) > params.min_tokens
-        ends_text = may_stop and not params.ignore_eos and token in self.limits.eos_token_ids
-        is_stop = may_stop and token in params.stop_ids
-        if request.detokenizer is not None and (not (ends_text or is_stop) or params.include_stop_str_in_output):
-            text = request.detokenizer.push(token, may_stop=may_stop)
+        ends = may_stop and token in request.enders
+        if detokenizer is not None and (not ends or params.include_stop_str_in_output):
+            text = detokenizer.push(token, may_stop=may_stop)
         reason: str | None = None
         stop: int | str | None = None
-        if ends_text or is_stop:
-            reason, stop = "stop", None if ends_text else token
-        elif request.detokenizer is not None and request.detokenizer.stopped_by is not None:
-            reason, stop = "stop", request.detokenizer.stopped_by
+        if ends:
+            of_model = token in self.limits.eos_token_ids and not params.ignore_eos
+            reason, stop = "stop", None if of_model else token
+        elif detokenizer is not None and detokenizer.stopped_by is not None:
+            reason, stop = "stop", detokenizer.stopped_by
         elif request.matcher is not None and request.matcher.finished:
             reason = "stop"
         elif request.num_tokens >= request.max_total:

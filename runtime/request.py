@@ -95,11 +95,12 @@ class Request:
 
     computed: leading tokens whose keys and values are in the cache. max_total: tokens, prompt included, at which it
     ends. seed: the 32-bit seed of its draws. row: its row in the input batch while it runs, else -1. priority: lower
-    numbers go first, under the policy of that name. order: its place among requests of equal priority. hashes: the
-    hash chain of its blocks, None without prefix caching. committed: leading blocks that others may find.
-    rules: what it does to its logits. cached_tokens: prompt tokens that were found in the cache when it was first
-    admitted. grammar, leader: what it waits for before it is admitted: a grammar to be compiled, a request whose prompt
-    it shares. prompt_logprobs: grows with the prompt's computed part if asked for; its first entry is None.
+    numbers go first, under the policy of that name. order: its place among requests of equal priority. hashes: the hash
+    chain of its blocks, None without prefix caching. committed: leading blocks that others may find. enders: tokens
+    that end its text. rules: what it does to its logits. cached_tokens: prompt tokens that were found in the cache when
+    it was first admitted. grammar, leader: what it waits for before it is admitted: a grammar to be compiled, a request
+    whose prompt it shares. prompt_logprobs: grows with the prompt's computed part if asked for; its first entry is
+    None.
     """
 
     id: str
@@ -120,6 +121,7 @@ class Request:
     priority: int = 0
     cache_salt: str | None = None
     adapter: str | None = None
+    enders: frozenset[int] = frozenset()
     rules: LogitRules | None = None
     order: int = -1
     hashes: BlockHashes | None = None
@@ -150,6 +152,11 @@ class Request:
     def remaining(self) -> int:
         """Tokens not computed yet; 1 while decoding."""
         return len(self.prompt) + len(self.outputs) - self.computed
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its next step is one token and one row of logits."""
+        return self.prompt_logprobs is None and len(self.prompt) + len(self.outputs) - self.computed == 1
 
     @property
     def ready(self) -> bool:

@@ -15,6 +15,7 @@ class RequestQueue:
         self._by_priority = by_priority
         self._keys: list[tuple[int, int, str]] = []
         self._requests: dict[str, Request] = {}
+        self._ordered: list[Request] | None = []  # None after a change
 
     def key(self, request: Request) -> tuple[int, int, str]:
         return (request.priority if self._by_priority else 0, request.order, request.id)
@@ -22,12 +23,14 @@ class RequestQueue:
     def add(self, request: Request) -> None:
         bisect.insort(self._keys, self.key(request))
         self._requests[request.id] = request
+        self._ordered = None
 
     def pop(self, request_id: str) -> Request | None:
         """Take a request out; None if it is not here."""
         request = self._requests.pop(request_id, None)
         if request is not None:
             del self._keys[bisect.bisect_left(self._keys, self.key(request))]
+            self._ordered = None
         return request
 
     @property
@@ -43,7 +46,9 @@ class RequestQueue:
 
     def values(self) -> list[Request]:
         """Requests in order; a copy."""
-        return [self._requests[k[2]] for k in self._keys]
+        if self._ordered is None:
+            self._ordered = [self._requests[k[2]] for k in self._keys]
+        return self._ordered.copy()
 
     def __iter__(self) -> Iterator[str]:
         return (k[2] for k in self._keys)

@@ -27,7 +27,7 @@ INT_LIMIT = 2**63 - 1
 BIAS_LIMIT = 100.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingParams:
     """Parameters of one request, named as in the OpenAI API and vLLM.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from inferir.ir.errors import EngineError, QueueFullError
 from inferir.runtime.kv.cache import KVCache
@@ -55,8 +56,7 @@ class SchedulerOptions:
         return self.max_seqs if self.max_rows is None else self.max_rows
 
 
-@dataclass(frozen=True)
-class Scheduled:
+class Scheduled(NamedTuple):  # one per sequence and step: made in half the time of a frozen data class
     """`request` computes its next `tokens` tokens."""
 
     request: Request
@@ -79,6 +79,9 @@ class _Budget:
 
     def take(self, request: Request, tokens: int) -> None:
         self.tokens -= tokens
+        if tokens == 1 and request.decodes:
+            self.rows -= 1
+            return
         self.rows -= len(request.unscored(tokens)) + (tokens == request.remaining)
 
 
@@ -216,7 +219,7 @@ class Scheduler:
             if request.status is not Status.RUNNING:
                 break  # preempted in this step, as is everything behind it
             behind -= 1
-            tokens = self._tokens(request, budget, behind)
+            tokens = 1 if request.decodes else self._tokens(request, budget, behind)
             if not self._make_room(request, tokens, plan):
                 break
             plan.scheduled.append(Scheduled(request, tokens))

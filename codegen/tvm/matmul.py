@@ -132,10 +132,9 @@ def matmul_kernel(
             pointers = "".join(f"{p.name}, " for p in extra)
             w.line(f"T.evaluate(Mod.{name}_out({pointers}scratch, row, height, block))")
         w.line("return T.int32(0)")
-    chunks = f"T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel}) * {-(-blocks // tile.blocks)}"
-    stream = None
-    if tile.panel <= reread_rows(dtype, features):  # all rows are in one panel, and memory is the limit
-        stream = Stream(1, tile.blocks * steps * BLOCK * 4)
+    panels = f"T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel})"
+    stream = Stream(1, tile.blocks * steps * BLOCK * 4, panels)
+    chunks = f"{panels} * {-(-blocks // tile.blocks)}"
     return ChunkKernel(name, params, w.text(), chunks, tile.rows * BLOCK * 4, tuple(shared.values()), stream)
 
 

@@ -12,7 +12,9 @@ bits of int32 sums.
 
 `NAME_ahead` has one more parameter after `acc`, the address `ahead`, and asks for `LINES_AHEAD` cache lines there per
 step, of the four in a step of a block: weights that the same thread needs next, on their way from memory while these
-are multiplied.
+are multiplied. It also asks for what lies behind its rows of x, which are those of the next tile, a line per step: they
+may have been written by another core, and K is read in order from so many rows at once that the processor sees no
+streams.
 
 `NAME_listed` has one more parameter after `acc`, the address of an int32 array `list`; of all steps it takes those that
 are in its first `steps` entries.
@@ -105,6 +107,9 @@ def micro_kernel(dtype: str, rows: int, vectors: int, ahead: bool = False, *, li
                 w.line("k: T.let[T.int32] = LIST[j]")
             for line in range(LINES_AHEAD if ahead else 0):
                 address = f"T.address_of(AHEAD[k * {16 * LINES_AHEAD} + {16 * line}])"
+                w.line(f"T.evaluate({sync('inf_prefetch_read', address)})")
+            if ahead:
+                address = f"T.address_of(X[x_stride * {rows} + k * 16])"  # 16 words of 4 bytes: a line
                 w.line(f"T.evaluate({sync('inf_prefetch_read', address)})")
             for v in range(vectors):
                 w.line(f"w{v}: T.let[T.{vector}] = W[T.ramp(k * {BLOCK} + {16 * v}, 1, 16)]")

@@ -10,9 +10,13 @@ ABI of the shared object (x86-64 System V; every function returns int32 0)::
 absolute addresses of its parameters. `counts` is int32[8]: `COUNT_NAMES`, then the number of
 threads, which `inferir_step` sets, and zeros. Buffers are 64-byte aligned.
 
+`inferir_dispatch` runs `chunks` chunks from `first` upwards or, where `chunks` is negative, as many downwards.
+
 `inferir_step` runs the operations in order and returns when the last one is done. An operation is a ticket: chunks are
 claimed by compare-and-swap by the calling thread (the leader) and by the workers, and it ends when its chunks are done,
-not when every worker has answered, so a worker without a core holds up at most the chunks it has claimed. A claim takes
+not when every worker has answered, so a worker without a core holds up at most the chunks it has claimed. The leader
+goes up from the first chunk and workers go down from the last, so that a thread mostly meets the rows that it has
+written itself, which another core would have to ask for line by line. A claim takes
 two thirds of a thread's share of the chunks that are left, `MOST_CLAIMED` at most (guided self-scheduling,
 Polychronopoulos and Kuck 1987): while much is left, few words travel between cores and a thread reads memory in one
 long run; the end is shared chunk by chunk. An operation of one chunk runs on the leader without being published.
@@ -28,7 +32,7 @@ order works `WORK_CYCLES` and naps in turn for a while, so that it gives up its 
 
 Control block: int64[CTRL_WORDS], 64-byte aligned, zeroed by the host, which then sets the fields marked H once:
 
-    word   0  ticket: chunks of the operation << 32 | next chunk
+    word   0  ticket: end of the chunks that are left << 32 | the first of them
     word   8  chunks done
     word   9  late: the leader waits for the last chunks longer than it should (int32)
     word  16  address of the operation's table row; 17 counts; 18 address of the dispatch function
@@ -111,12 +115,15 @@ def _dispatch(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
         w.line('OP = T.decl_buffer((1,), "int64", data=row)')
         with w.block('with T.attr(T.int32(0), "pragma_import_llvm", LLVM_LIBRARY):'):
             _counts(w)
+            w.line("size: T.let[T.int32] = T.max(chunks, 0 - chunks)")
+            w.line("way: T.let[T.int32] = T.Select(chunks < 0, -1, 1)")
             for i, kernel in enumerate(kernels):
                 pointers = "".join(f"{sync('inf_ptr', f'OP[{j + 1}]')}, " for j in range(len(kernel.params)))
-                with w.block(f"{'el' if i else ''}if OP[0] == T.int64({i}):"), w.block("for c in range(chunks):"):
-                    # After its last chunk a thread's next claim probably follows those of the others, of like size.
-                    others = f"T.Select(c + 1 == chunks, chunks * (COUNT[{THREADS}] - 1), 0)"
-                    numbers = f"first + c, first + c + 1 + {others}, {', '.join(COUNT_NAMES)}"
+                with w.block(f"{'el' if i else ''}if OP[0] == T.int64({i}):"), w.block("for c in range(size):"):
+                    # After its last chunk a worker's next claim probably follows those of the other workers, of like
+                    # size; the leader has its end for itself.
+                    others = f"T.Select(T.And(c + 1 == size, chunks < 0), chunks * (COUNT[{THREADS}] - 2), 0)"
+                    numbers = f"first + c * way, T.max(0, first + (c + 1) * way + {others}), {', '.join(COUNT_NAMES)}"
                     w.line(f"T.evaluate(Mod.{kernel.name}({pointers}{numbers}, scratch))")
         w.line("return T.int32(0)")
 
@@ -181,12 +188,11 @@ def _run_op(w: Writer) -> None:
         w.line(f"start: T.let[T.int64] = {sync('inf_cycles')}")
         w.line("more[0] = 1")
         with w.block("while more[0] == 1:"):
-            w.line(f"ticket: T.let[T.int64] = {sync('inf_load_i64', _address(TICKET))}")
-            w.line(f"chunk: T.let[T.int32] = T.cast(T.bitwise_and(ticket, {_LOW}), 'int32')")
-            with w.block("if chunk >= total:"):
+            _read_ticket(w)
+            with w.block("if chunk >= end:"):
                 w.line("more[0] = 0")
             with w.block("else:"):
-                w.line(f"claim: T.let[T.int32] = {_claim('total - chunk')}")
+                w.line(f"claim: T.let[T.int32] = {_claim('end - chunk')}")
                 taken = "T.cast(claim, 'int64')"
                 with w.block(f"if {sync('inf_cas_i64', _address(TICKET), 'ticket', f'ticket + {taken}')} == 1:"):
                     w.line("T.evaluate(Mod.dispatch(row, chunk, claim, counts, scratch))")
@@ -198,7 +204,7 @@ def _run_op(w: Writer) -> None:
         w.line(f"patience: T.let[T.int64] = {patience}")
         with w.block(f"while {sync('inf_load_i64', _address(DONE))} < T.cast(total, 'int64'):"):
             with w.block("if more[0] < 2000:"):
-                read_ahead.ask(w, "more[0]", "0", _claim)
+                read_ahead.ask(w, "more[0]", read_ahead.LEADER, _claim)
                 w.line("more[0] = more[0] + 1")
                 w.line(f"T.evaluate({sync('inf_pause')})")
             with w.block("else:"):
@@ -206,6 +212,13 @@ def _run_op(w: Writer) -> None:
                 with w.block(f"if {sync('inf_cycles')} - ready > patience:"):
                     w.line(f"T.evaluate({sync('inf_store_i32', _address(LATE), 'T.int32(1)')})")
         w.line("return T.int32(0)")
+
+
+def _read_ticket(w: Writer) -> None:
+    """Load the ticket, and from it the first chunk that is left and the end of those that are."""
+    w.line(f"ticket: T.let[T.int64] = {sync('inf_load_i64', _address(TICKET))}")
+    w.line(f"chunk: T.let[T.int32] = T.cast(T.bitwise_and(ticket, {_LOW}), 'int32')")
+    w.line("end: T.let[T.int32] = T.cast(T.shift_right(ticket, T.int64(32)), 'int32')")
 
 
 def _claim(left: str) -> str:
@@ -255,17 +268,16 @@ def _worker(w: Writer) -> None:
 
 def _claim_and_run(w: Writer, scratch: str) -> None:
     """An if-branch that takes a chunk if there is one; the operation's fields are read after the claim that pins it."""
-    w.line(f"ticket: T.let[T.int64] = {sync('inf_load_i64', _address(TICKET))}")
-    with w.block(f"if T.bitwise_and(ticket, {_LOW}) < T.shift_right(ticket, T.int64(32)):"):
+    _read_ticket(w)
+    with w.block("if chunk < end:"):
         w.line("idle[0] = 0")
-        w.line(f"chunk: T.let[T.int32] = T.cast(T.bitwise_and(ticket, {_LOW}), 'int32')")
-        left = "T.cast(T.shift_right(ticket, T.int64(32)), 'int32') - chunk"
-        w.line(f"claim: T.let[T.int32] = {_claim(left)}")
+        w.line(f"claim: T.let[T.int32] = {_claim('end - chunk')}")
         taken = "T.cast(claim, 'int64')"
-        with w.block(f"if {sync('inf_cas_i64', _address(TICKET), 'ticket', f'ticket + {taken}')} == 1:"):
+        rest = f"ticket - T.shift_left({taken}, T.int64(32))"
+        with w.block(f"if {sync('inf_cas_i64', _address(TICKET), 'ticket', rest)} == 1:"):
             row, counts = (sync("inf_ptr", sync("inf_load_i64", _address(word))) for word in (ROW, COUNTS))
             function = sync("inf_load_i64", _address(DISPATCH))
-            w.line(f"T.evaluate({sync('inf_call', function, row, 'chunk', 'claim', counts, scratch)})")
+            w.line(f"T.evaluate({sync('inf_call', function, row, 'end - 1', '0 - claim', counts, scratch)})")
             w.line(f"late: T.let[T.int32] = {sync('inf_load_i32', _address(LATE))}")
             w.line(f"T.evaluate({sync('inf_add_i64', _address(DONE), taken)})")
             _give_way(w)

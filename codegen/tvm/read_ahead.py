@@ -2,7 +2,7 @@
 
 An operation ends when its last chunk is done, and until then the threads that found no chunk left would let memory
 rest: a chunk is 2 to 10 microseconds of reading. Which thread will read what is a guess: the leader takes the first
-chunks of an operation because it publishes it, the workers those after them. A wrong guess costs reads, never a result.
+chunks of an operation, workers the last ones in turn. A wrong guess costs reads, never a result.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from inferir.codegen.tvm.llvm_lib import sync
 from inferir.codegen.tvm.source import ChunkKernel, Writer
 
 AHEAD, AHEAD_BYTES, AHEAD_CHUNKS = 19, 20, 21  # words of the control block
+LEADER = "0"  # its thread number
 DISTANCE = 8  # operations that are looked at; a layer has one that streams among any five
 LINES_ASKED = 8  # cache lines each time that a thread finds no work
 _MOST_BYTES = 256 * 1024  # a part of the second-level cache
 
 
 def announce(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
-    """Leave in the control block what the next operation after `i` that streams will read, round the table's end."""
+    """Leave in the control block what the next operation after `i` that streams will read, round the table's end.
+
+    The address is written last: threads that find it look at the rest.
+    """
     w.line(f"CTRL[{AHEAD}] = T.int64(0)")
     streaming = [(number, k, k.stream) for number, k in enumerate(kernels) if k.stream is not None]
     if not streaming:
@@ -30,9 +34,10 @@ def announce(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
             with w.block(f"{'el' if position else ''}if TABLE[op] == T.int64({number}):"):
                 w.line(f"upcoming: T.let[T.int32] = {kernel.chunks}")
                 with w.block("if upcoming > 0:"):
-                    w.line(f"CTRL[{AHEAD}] = TABLE[op + {1 + stream.param}]")
-                    w.line(f"CTRL[{AHEAD_BYTES}] = T.int64({stream.chunk_bytes})")
+                    readers = f"T.cast({stream.readers}, 'int64')"
+                    w.line(f"CTRL[{AHEAD_BYTES}] = T.truncdiv(T.int64({stream.chunk_bytes}), {readers})")
                     w.line(f"CTRL[{AHEAD_CHUNKS}] = T.cast(upcoming, 'int64')")
+                    w.line(f"CTRL[{AHEAD}] = TABLE[op + {1 + stream.param}]")
 
 
 def ask(w: Writer, look: str, tid: str, claim: Callable[[str], str]) -> None:
@@ -43,12 +48,15 @@ def ask(w: Writer, look: str, tid: str, claim: Callable[[str], str]) -> None:
     with w.block(f"if {_word(AHEAD)} != T.int64(0):"):
         w.line(f"chunks: T.let[T.int32] = T.cast({_word(AHEAD_CHUNKS)}, 'int32')")
         w.line(f"share: T.let[T.int32] = {claim('chunks')}")
-        w.line(f"first: T.let[T.int32] = share * {tid}")
-        w.line(f"bytes: T.let[T.int64] = {_word(AHEAD_BYTES)}")
+        first = "0" if tid == LEADER else f"chunks - 1 - share * ({tid} - 1)"
+        w.line(f"first: T.let[T.int32] = {first}")
+        w.line(f"bytes: T.let[T.int64] = T.max({_word(AHEAD_BYTES)}, T.int64(1))")
         w.line(f"size: T.let[T.int64] = T.min(bytes * T.cast(share, 'int64'), T.int64({_MOST_BYTES}))")
         w.line(f"at: T.let[T.int64] = T.cast({look} * {64 * LINES_ASKED}, 'int64')")
-        with w.block("if T.And(first < chunks, at < size):"):
-            w.line(f"begin: T.let[T.int64] = {_word(AHEAD)} + bytes * T.cast(first, 'int64') + at")
+        with w.block("if T.And(first >= 0, at < size):"):
+            way = "+" if tid == LEADER else "-"
+            chunk = f"(T.cast(first, 'int64') {way} T.truncdiv(at, bytes))"
+            w.line(f"begin: T.let[T.int64] = {_word(AHEAD)} + bytes * {chunk} + T.truncmod(at, bytes)")
             for line in range(LINES_ASKED):
                 address = sync("inf_ptr", f"begin + T.int64({64 * line})")
                 w.line(f"T.evaluate({sync('inf_prefetch_read', address)})")

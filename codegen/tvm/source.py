@@ -49,10 +49,14 @@ class PrivateFunction:
 
 @dataclass(frozen=True)
 class Stream:
-    """Memory that a kernel reads once, in the order of its chunks: parameter number, and bytes per chunk."""
+    """Memory that a kernel reads once, in the order of its chunks: parameter number, and bytes per chunk.
+
+    `readers` is a TIR expression over the counts: how many chunks in a row read the same.
+    """
 
     param: int
     chunk_bytes: int
+    readers: str = "1"
 
 
 @dataclass(frozen=True)

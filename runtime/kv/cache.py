@@ -106,6 +106,11 @@ class KVCache:
         False if too few blocks are free; the sequence then holds no more than before.
         """
         for manager, table in zip(self._managers, blocks, strict=True):
+            if not manager.ready(table, computed, tokens):
+                break
+        else:
+            return True
+        for manager, table in zip(self._managers, blocks, strict=True):
             manager.forget(table, computed)
         missing = self.missing(blocks, tokens)
         if missing == 0 or missing > self.pool.num_free:

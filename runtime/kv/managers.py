@@ -19,10 +19,14 @@ Find = Callable[[int], int | None]
 
 @dataclass(slots=True)
 class BlockTable:
-    """Blocks of one sequence: `ids[j]` holds positions from j * block_size; entries before `first` are null."""
+    """Blocks of one sequence: `ids[j]` holds positions from j * block_size; entries before `first` are null.
+
+    Managers set `changed` with every change; whoever keeps a copy clears it.
+    """
 
     ids: list[int] = field(default_factory=list)
     first: int = 0
+    changed: bool = True
 
 
 class KVManager:
@@ -31,6 +35,10 @@ class KVManager:
     def __init__(self, spec: KVCacheSpec, pool: BlockPool) -> None:
         self.block_size = spec.block_size
         self._pool = pool
+
+    def ready(self, table: BlockTable, computed: int, tokens: int) -> bool:
+        """Whether `table` holds all that positions `computed` … tokens - 1 need, and nothing to give back."""
+        return len(table.ids) * self.block_size >= tokens
 
     def missing(self, table: BlockTable, tokens: int) -> int:
         """Blocks that `table` lacks to hold positions 0 … tokens - 1."""
@@ -42,6 +50,7 @@ class KVManager:
         if blocks is None:
             return False
         table.ids += blocks
+        table.changed = True
         return True
 
     def forget(self, table: BlockTable, computed: int) -> None:
@@ -53,6 +62,7 @@ class KVManager:
 
     def attach(self, table: BlockTable, find: Find, blocks: int) -> None:
         """Let an empty `table` hold the cached blocks of a hit of `blocks` blocks."""
+        table.changed = True
         table.first = self._first_needed(blocks)
         table.ids += [NULL_BLOCK] * table.first
         for j in range(table.first, blocks):
@@ -71,6 +81,7 @@ class KVManager:
         self._pool.release(reversed(table.ids))
         table.ids.clear()
         table.first = 0
+        table.changed = True
 
     def peak(self, tokens: int, step_tokens: int) -> int:
         """The most blocks a sequence of `tokens` tokens ever holds if a step computes at most `step_tokens` of it."""
@@ -88,12 +99,17 @@ class SlidingWindowManager(KVManager):
         super().__init__(spec, pool)
         self.window = spec.window
 
+    def ready(self, table: BlockTable, computed: int, tokens: int) -> bool:
+        seen = (computed - self.window + 1) // self.block_size
+        return seen <= table.first and super().ready(table, computed, tokens)
+
     def forget(self, table: BlockTable, computed: int) -> None:
         keep = min(max(0, computed - self.window + 1) // self.block_size, len(table.ids))
         if keep > table.first:
             self._pool.release(table.ids[table.first : keep])
             table.ids[table.first : keep] = [NULL_BLOCK] * (keep - table.first)
             table.first = keep
+            table.changed = True
 
     def longest_hit(self, find: Find, limit: int) -> int:
         blocks = limit

@@ -107,9 +107,9 @@ class StepRunner:
 
     def shared_chunks(self, table: np.ndarray, **counts: int) -> int:
         """Run a step of one operation and return the number of chunks that the driver had. There must be workers."""
-        self.ctrl[pool.TICKET] = 0
+        self.ctrl[pool.DONE] = 0
         self.step(table, **counts)
-        return max(1, int(self.ctrl[pool.TICKET]) >> 32)  # a single chunk makes no ticket
+        return max(1, int(self.ctrl[pool.DONE]))  # a single chunk makes no ticket
 
     def run_chunk(self, table: np.ndarray, chunk: int) -> None:
         """Run one chunk of the first operation alone, with the counts of the last step."""

@@ -79,22 +79,25 @@ def test_many_steps_are_exact(
 def test_a_chunk_knows_which_one_comes_later(
     host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray], workers: int
 ) -> None:
-    """Within a claim that is the next chunk; after its last one, the claims of the other threads come first."""
+    """The leader goes up from the first chunk, workers go down from the last; a worker leaves out what other workers
+    probably claim after it."""
     run = runner([_kernel("later", "n_t", "Y[chunk] = later - chunk")], host, workers)
     x, y = (aligned(np.zeros(100, np.int32)) for _ in range(2))
     table = run.table([(0, (x, y))])
     for _ in range(50):
-        y[:] = -1
+        y[:] = 100
         run.step(table, n_t=100)
-        ends = np.flatnonzero(y != 1)
-        claims = np.diff([-1, *ends])
-        if workers:
-            assert ends[-1] == 99
-            assert claims[0] == claims.max() == pool.MOST_CLAIMED
-            assert claims[-1] == 1
-            np.testing.assert_array_equal(y[ends], 1 + claims * workers)
-        else:
-            assert not ends.size
+        own = np.count_nonzero(y == 1)
+        assert (y[:own] == 1).all()
+        if not workers:
+            assert own == 100
+        start = 99  # of a worker's claim
+        for chunk in range(99, own - 1, -1):
+            size = start - chunk + 1
+            assert size <= pool.MOST_CLAIMED
+            if y[chunk] != max(-1, -chunk) or workers == 1:
+                assert y[chunk] == max(-1 - size * (workers - 1), -chunk)
+                start = chunk - 1
 
 
 def test_it_is_announced_what_threads_without_work_may_read_ahead(
@@ -105,7 +108,10 @@ def test_it_is_announced_what_threads_without_work_may_read_ahead(
     x, y, z = (aligned(np.zeros(40, np.int32)) for _ in range(3))
     words = [read_ahead.AHEAD, read_ahead.AHEAD_BYTES, read_ahead.AHEAD_CHUNKS]
     absent = dataclasses.replace(_add("absent", "n_r * 2", 1), stream=Stream(1, 64))
-    step = runner([plain, streams, absent], host, 1)
+    panels = dataclasses.replace(
+        _add("panels", "n_t", 1), stream=Stream(1, 64, "n_s")
+    )  # 4 chunks in a row read the same
+    step = runner([plain, streams, absent, panels], host, 1)
     for operations, expected in (
         ([(1, (x, y)), (0, (x, z)), (1, (x, z)), (0, (x, y))], y),  # the first of the next step
         ([(0, (x, z)), (0, (x, z)), (1, (x, z))], z),
@@ -113,6 +119,8 @@ def test_it_is_announced_what_threads_without_work_may_read_ahead(
     ):
         step.step(step.table(operations), n_t=20)
         assert step.ctrl[words].tolist() == [expected.ctypes.data, 64, 40]
+    step.step(step.table([(0, (x, z)), (3, (x, y))]), n_t=20, n_s=4)
+    assert step.ctrl[words].tolist() == [y.ctypes.data, 16, 20]
     step.step(step.table([(0, (x, z))]), n_t=20)
     assert step.ctrl[read_ahead.AHEAD] == 0
     # Nothing is left of an earlier bucket where no kernel streams.

@@ -88,11 +88,27 @@ def test_each_block_of_a_weight_belongs_to_one_chunk(
             np.testing.assert_array_equal(read, 1, f"chunks that read each block, {bucket.name}, {rows} rows")
 
 
-def test_many_rows_are_not_read_ahead(host: Target) -> None:
-    _, region = gated(DType.BF16)
-    many = default_buckets(64)[-1]
+def test_panels_of_many_rows_share_blocks_in_turn(runner: Callable, aligned: Callable, host: Target) -> None:
+    """What is read ahead of a product of several panels: consecutive chunks begin with the same block."""
+    rows, m = 64, Linear(DType.BF16, 64, 9 * 64)
+    many = default_buckets(rows)[-1]
     assert many not in MEMORY_BOUND
-    assert lower_region("many", region, many, host, Bounds(max_rows=64, max_blocks=4)).kernels[0].stream is None
+    region = m.region(m.b.op("tensor.cast", m.y, dtype=DType.F32))
+    (kernel,) = (one := lower_region("many", region, many, host, Bounds(max_rows=rows, max_blocks=4))).kernels
+    step = runner([kernel], host, 1)
+    x, packed = operands(m, rows)
+    out = aligned(np.zeros((rows, 9 * 64), np.float32))
+    arrays = [*(aligned(memory(t, DType.BF16)) for t in (x, packed)), out]
+    table = step.table([(0, [arrays[i] for i in one.order])])
+    chunks, stream = step.shared_chunks(table, n_t=rows), kernel.stream
+    assert stream is not None
+    readers = eval(stream.readers.replace("T.truncdiv", "divide"), {"divide": int.__floordiv__, "n_t": rows})
+    assert readers > 1
+    for chunk in range(chunks):
+        out[...] = np.nan
+        step.run_chunk(table, chunk)
+        first = np.flatnonzero(~np.isnan(out).all(axis=0))[0] // 64
+        assert first * packed[0].nbytes // 2 == chunk // readers * stream.chunk_bytes
 
 
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.kind == "cpu"], ids=lambda t: t.name)
