@@ -135,7 +135,8 @@ def matmul_kernel(
     panels = f"T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel})"
     stream = Stream(1, tile.blocks * steps * BLOCK * 4, panels)
     chunks = f"{panels} * {-(-blocks // tile.blocks)}"
-    return ChunkKernel(name, params, w.text(), chunks, tile.rows * BLOCK * 4, tuple(shared.values()), stream)
+    scratch, functions = tile.rows * BLOCK * 4, tuple(shared.values())
+    return ChunkKernel(name, params, w.text(), chunks, scratch, functions, stream, upward=not ahead)
 
 
 def call_tile(

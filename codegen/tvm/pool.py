@@ -10,7 +10,8 @@ ABI of the shared object (x86-64 System V; every function returns int32 0)::
 absolute addresses of its parameters. `counts` is int32[8]: `COUNT_NAMES`, then the number of
 threads, which `inferir_step` sets, and zeros. Buffers are 64-byte aligned.
 
-`inferir_dispatch` runs `chunks` chunks from `first` upwards or, where `chunks` is negative, as many downwards.
+`inferir_dispatch` runs `chunks` chunks from `first` on or, where `chunks` is negative, as many in the opposite order,
+unless the kernel wants them upwards.
 
 `inferir_step` runs the operations in order and returns when the last one is done. An operation is a ticket: chunks are
 claimed by compare-and-swap by the calling thread (the leader) and by the workers, and it ends when its chunks are done,
@@ -36,7 +37,8 @@ Control block: int64[CTRL_WORDS], 64-byte aligned, zeroed by the host, which the
     word   8  chunks done
     word   9  late: the leader waits for the last chunks longer than it should (int32)
     word  16  address of the operation's table row; 17 counts; 18 address of the dispatch function
-    word  19  what threads without work may read ahead (0: nothing): address, 20 bytes per chunk, 21 chunks
+    word  19  what threads without work may read ahead (0: nothing): address, 20 bytes per chunk, negative where claims
+              are run downwards, 21 chunks
     word  24  epoch, the futex word (int32)
     word  32  number of sleeping workers (int32)
     word  40  stop (int32)
@@ -116,14 +118,18 @@ def _dispatch(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
         with w.block('with T.attr(T.int32(0), "pragma_import_llvm", LLVM_LIBRARY):'):
             _counts(w)
             w.line("size: T.let[T.int32] = T.max(chunks, 0 - chunks)")
+            w.line("start: T.let[T.int32] = T.Select(chunks < 0, first + size - 1, first)")
             w.line("way: T.let[T.int32] = T.Select(chunks < 0, -1, 1)")
             for i, kernel in enumerate(kernels):
                 pointers = "".join(f"{sync('inf_ptr', f'OP[{j + 1}]')}, " for j in range(len(kernel.params)))
                 with w.block(f"{'el' if i else ''}if OP[0] == T.int64({i}):"), w.block("for c in range(size):"):
-                    # After its last chunk a worker's next claim probably follows those of the other workers, of like
-                    # size; the leader has its end for itself.
-                    others = f"T.Select(T.And(c + 1 == size, chunks < 0), chunks * (COUNT[{THREADS}] - 2), 0)"
-                    numbers = f"first + c * way, T.max(0, first + (c + 1) * way + {others}), {', '.join(COUNT_NAMES)}"
+                    # After its last chunk a worker's next claim probably lies before those of the other workers, of
+                    # like size; the leader has its end for itself.
+                    at, way = ("first", "1") if kernel.upward else ("start", "way")
+                    passed = f"COUNT[{THREADS}] - {0 if kernel.upward else 2}"
+                    others = f"T.Select(T.And(c + 1 == size, chunks < 0), chunks * ({passed}), 0)"
+                    later = f"T.max(0, {at} + (c + 1) * {way} + {others})"
+                    numbers = f"{at} + c * {way}, {later}, {', '.join(COUNT_NAMES)}"
                     w.line(f"T.evaluate(Mod.{kernel.name}({pointers}{numbers}, scratch))")
         w.line("return T.int32(0)")
 
@@ -277,7 +283,7 @@ def _claim_and_run(w: Writer, scratch: str) -> None:
         with w.block(f"if {sync('inf_cas_i64', _address(TICKET), 'ticket', rest)} == 1:"):
             row, counts = (sync("inf_ptr", sync("inf_load_i64", _address(word))) for word in (ROW, COUNTS))
             function = sync("inf_load_i64", _address(DISPATCH))
-            w.line(f"T.evaluate({sync('inf_call', function, row, 'end - 1', '0 - claim', counts, scratch)})")
+            w.line(f"T.evaluate({sync('inf_call', function, row, 'end - claim', '0 - claim', counts, scratch)})")
             w.line(f"late: T.let[T.int32] = {sync('inf_load_i32', _address(LATE))}")
             w.line(f"T.evaluate({sync('inf_add_i64', _address(DONE), taken)})")
             _give_way(w)

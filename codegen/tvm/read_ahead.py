@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from inferir.codegen.tvm.llvm_lib import sync
 from inferir.codegen.tvm.source import ChunkKernel, Writer
 
-AHEAD, AHEAD_BYTES, AHEAD_CHUNKS = 19, 20, 21  # words of the control block
+AHEAD, AHEAD_BYTES, AHEAD_CHUNKS = 19, 20, 21  # words of the control block; bytes are negative for claims run downwards
 LEADER = "0"  # its thread number
 DISTANCE = 8  # operations that are looked at; a layer has one that streams among any five
 LINES_ASKED = 8  # cache lines each time that a thread finds no work
@@ -35,7 +35,8 @@ def announce(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
                 w.line(f"upcoming: T.let[T.int32] = {kernel.chunks}")
                 with w.block("if upcoming > 0:"):
                     readers = f"T.cast({stream.readers}, 'int64')"
-                    w.line(f"CTRL[{AHEAD_BYTES}] = T.truncdiv(T.int64({stream.chunk_bytes}), {readers})")
+                    signed = stream.chunk_bytes if kernel.upward else -stream.chunk_bytes
+                    w.line(f"CTRL[{AHEAD_BYTES}] = T.truncdiv(T.int64({signed}), {readers})")
                     w.line(f"CTRL[{AHEAD_CHUNKS}] = T.cast(upcoming, 'int64')")
                     w.line(f"CTRL[{AHEAD}] = TABLE[op + {1 + stream.param}]")
 
@@ -48,15 +49,21 @@ def ask(w: Writer, look: str, tid: str, claim: Callable[[str], str]) -> None:
     with w.block(f"if {_word(AHEAD)} != T.int64(0):"):
         w.line(f"chunks: T.let[T.int32] = T.cast({_word(AHEAD_CHUNKS)}, 'int32')")
         w.line(f"share: T.let[T.int32] = {claim('chunks')}")
-        first = "0" if tid == LEADER else f"chunks - 1 - share * ({tid} - 1)"
-        w.line(f"first: T.let[T.int32] = {first}")
-        w.line(f"bytes: T.let[T.int64] = T.max({_word(AHEAD_BYTES)}, T.int64(1))")
+        w.line(f"signed: T.let[T.int64] = {_word(AHEAD_BYTES)}")
+        w.line("bytes: T.let[T.int64] = T.max(T.max(signed, T.int64(0) - signed), T.int64(1))")
         w.line(f"size: T.let[T.int64] = T.min(bytes * T.cast(share, 'int64'), T.int64({_MOST_BYTES}))")
         w.line(f"at: T.let[T.int64] = T.cast({look} * {64 * LINES_ASKED}, 'int64')")
+        w.line("passed: T.let[T.int32] = T.cast(T.truncdiv(at, bytes), 'int32')")
+        if tid == LEADER:
+            first, chunk = "0", "passed"
+        else:
+            first = f"chunks - share * {tid}"
+            chunk = "T.Select(signed < T.int64(0), first + share - 1 - passed, first + passed)"
+        w.line(f"first: T.let[T.int32] = {first}")
         with w.block("if T.And(first >= 0, at < size):"):
-            way = "+" if tid == LEADER else "-"
-            chunk = f"(T.cast(first, 'int64') {way} T.truncdiv(at, bytes))"
-            w.line(f"begin: T.let[T.int64] = {_word(AHEAD)} + bytes * {chunk} + T.truncmod(at, bytes)")
+            w.line(f"chunk: T.let[T.int32] = {chunk}")
+            start = "bytes * T.cast(chunk, 'int64') + T.truncmod(at, bytes)"
+            w.line(f"begin: T.let[T.int64] = {_word(AHEAD)} + {start}")
             for line in range(LINES_ASKED):
                 address = sync("inf_ptr", f"begin + T.int64({64 * line})")
                 w.line(f"T.evaluate({sync('inf_prefetch_read', address)})")

@@ -162,8 +162,10 @@ def _kernel(
     scratch: int = 0,
     shared: tuple[PrivateFunction, ...] = (),
     stream: Stream | None = None,
+    *,
+    upward: bool = False,
 ) -> ChunkKernel:
-    return ChunkKernel(name, parameters(s.dtype), w.text(), chunks, scratch, shared, stream)
+    return ChunkKernel(name, parameters(s.dtype), w.text(), chunks, scratch, shared, stream, upward=upward)
 
 
 def _entry(w: Writer, name: str, s: ScreenShape) -> str:
@@ -313,7 +315,7 @@ def _screen(name: str, s: ScreenShape, features: frozenset[str]) -> ChunkKernel:
     chunks = f"T.min(n_g, 1) * {-(-s.blocks // group)}"
     stream = None if ahead and s.rows > reread_rows("u8", features) else Stream(3, group * steps * BLOCK * 4)
     shared = (*dense.values(), *listed.values())
-    return _kernel(entry, s, w, chunks, 2 * s.height * BLOCK * 4, shared, stream)
+    return _kernel(entry, s, w, chunks, 2 * s.height * BLOCK * 4, shared, stream, upward=not ahead)
 
 
 def _bound(name: str, s: ScreenShape, at: dict[str, int]) -> str:

@@ -66,6 +66,8 @@ class ChunkKernel:
     `chunks` is a TIR expression over the counts: the number of chunks of one run (0 is allowed).
     `scratch_bytes` is the scratch memory each thread must provide. `shared` are functions the text calls that other
     kernels may call too; a module holds each of them once. `stream` is what threads without work may ask for early.
+    `upward` says that a thread should run the chunks it has claimed in their order, which makes one long stream of what
+    they read: for kernels that leave it to the processor to have that ready.
     """
 
     name: str
@@ -75,6 +77,7 @@ class ChunkKernel:
     scratch_bytes: int = 0
     shared: tuple[PrivateFunction, ...] = ()
     stream: Stream | None = None
+    upward: bool = False
 
     @property
     def lib(self) -> frozenset[str]:

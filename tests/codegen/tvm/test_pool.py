@@ -75,29 +75,37 @@ def test_many_steps_are_exact(
         assert (buffers[2][count:] == -1).all()
 
 
+@pytest.mark.parametrize("upward", [False, True])
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_a_chunk_knows_which_one_comes_later(
-    host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray], workers: int
+    host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray], workers: int, upward: bool
 ) -> None:
-    """The leader goes up from the first chunk, workers go down from the last; a worker leaves out what other workers
-    probably claim after it."""
-    run = runner([_kernel("later", "n_t", "Y[chunk] = later - chunk")], host, workers)
+    """The leader goes up from the first chunk, workers go down from the last, each claim in the kernel's order; a
+    worker leaves out what other workers probably claim after it."""
+    kernel = dataclasses.replace(_kernel("later", "n_t", "Y[chunk] = later - chunk"), upward=upward)
+    run = runner([kernel], host, workers)
     x, y = (aligned(np.zeros(100, np.int32)) for _ in range(2))
     table = run.table([(0, (x, y))])
     for _ in range(50):
         y[:] = 100
         run.step(table, n_t=100)
-        own = np.count_nonzero(y == 1)
-        assert (y[:own] == 1).all()
         if not workers:
-            assert own == 100
-        start = 99  # of a worker's claim
-        for chunk in range(99, own - 1, -1):
-            size = start - chunk + 1
-            assert size <= pool.MOST_CLAIMED
-            if y[chunk] != max(-1, -chunk) or workers == 1:
-                assert y[chunk] == max(-1 - size * (workers - 1), -chunk)
-                start = chunk - 1
+            assert (y == 1).all()
+            continue
+        # A worker's claim of n chunks ends with its last or, run downwards, with its first chunk.
+        ends = np.flatnonzero(y != 1) if upward else np.flatnonzero((y < -1) | ((y == -1) & (workers == 1)))
+        for end in ends:
+            if y[end] == -end:  # nothing comes before chunk 0
+                continue
+            if workers == 1 and not upward:
+                assert y[end] == -1
+                continue
+            size, rest = divmod(1 - y[end] if upward else -1 - y[end], workers + 1 if upward else workers - 1)
+            assert rest == 0
+            assert 1 <= size <= pool.MOST_CLAIMED
+            others = y[end - size + 1 : end] if upward else y[end + 1 : end + size]
+            assert (others == (1 if upward else -1)).all()
+        assert (np.diff(np.sign(y)) <= 0).all() or upward  # the leader's chunks, then those of workers
 
 
 def test_it_is_announced_what_threads_without_work_may_read_ahead(
@@ -108,9 +116,8 @@ def test_it_is_announced_what_threads_without_work_may_read_ahead(
     x, y, z = (aligned(np.zeros(40, np.int32)) for _ in range(3))
     words = [read_ahead.AHEAD, read_ahead.AHEAD_BYTES, read_ahead.AHEAD_CHUNKS]
     absent = dataclasses.replace(_add("absent", "n_r * 2", 1), stream=Stream(1, 64))
-    panels = dataclasses.replace(
-        _add("panels", "n_t", 1), stream=Stream(1, 64, "n_s")
-    )  # 4 chunks in a row read the same
+    shared = Stream(1, 64, "n_s")  # 4 chunks in a row read the same
+    panels = dataclasses.replace(_add("panels", "n_t", 1), stream=shared, upward=True)
     step = runner([plain, streams, absent, panels], host, 1)
     for operations, expected in (
         ([(1, (x, y)), (0, (x, z)), (1, (x, z)), (0, (x, y))], y),  # the first of the next step
@@ -118,7 +125,7 @@ def test_it_is_announced_what_threads_without_work_may_read_ahead(
         ([(0, (x, z)), (2, (x, y)), (1, (x, z))], z),  # not what has no chunks in this step
     ):
         step.step(step.table(operations), n_t=20)
-        assert step.ctrl[words].tolist() == [expected.ctypes.data, 64, 40]
+        assert step.ctrl[words].tolist() == [expected.ctypes.data, -64, 40]
     step.step(step.table([(0, (x, z)), (3, (x, y))]), n_t=20, n_s=4)
     assert step.ctrl[words].tolist() == [y.ctypes.data, 16, 20]
     step.step(step.table([(0, (x, z))]), n_t=20)
