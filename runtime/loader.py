@@ -6,6 +6,7 @@ that names the file or the missing processor feature.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from dataclasses import dataclass
@@ -48,8 +49,11 @@ def load_artifact(path: str | os.PathLike[str]) -> LoadedArtifact:
     root = Path(path)
     manifest = read_manifest(root)
     check_target(manifest)
+    files = {}
+    for name in sorted({t.file for t in manifest.weights.values()}):
+        with contextlib.suppress(OSError):  # of what is missing the comparison tells
+            files[name] = map_file(root / name)  # before it is read otherwise, and cached in small pages
     verify_files(root, manifest)
-    files = {name: map_file(root / name) for name in sorted({t.file for t in manifest.weights.values()})}
     libraries = {name: _open(root / name) for name in sorted({b.library for b in manifest.buckets})}
     return LoadedArtifact(root, manifest, files, libraries)
 

@@ -11,6 +11,7 @@ import pytest
 
 from inferir.ir.artifact import LimitsRecord
 from inferir.ir.errors import EngineError
+from inferir.runtime import memory
 from inferir.runtime.cpu import cpu_quota, last_level_cache_bytes, thread_count
 from inferir.runtime.memory import address, align, allocate, available_bytes, map_file
 from inferir.runtime.options import EngineOptions, parse_bytes
@@ -85,6 +86,44 @@ def test_mapped_file_cannot_be_written(tmp_path: Path) -> None:
         mapped[0] = 1
     path.write_bytes(b"")
     assert map_file(path).size == 0
+
+
+@pytest.mark.parametrize(
+    ("huge", "pieces"),
+    [([0, 0, 1 << 20], [0, 1, 2, 3]), ([0, 0, 0], [0]), ([3 << 20], [])],
+    ids=["read again", "no huge pages here", "in huge pages already"],
+)
+def test_a_file_in_small_pages_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, huge: list[int], pieces: list[int]
+) -> None:
+    """`huge`: bytes in huge pages when the file has been mapped, before and after its first piece is read again."""
+    dropped: list[tuple[int, int]] = []
+    drop = os.posix_fadvise
+
+    def record(file: int, start: int, length: int, advice: int) -> None:
+        dropped.append((start, length))
+        drop(file, start, length, advice)
+
+    left = iter(huge)
+    path, content = tmp_path / "f", np.random.default_rng(0).bytes((3 << 20) + 5)
+    path.write_bytes(content)
+    monkeypatch.setattr(memory, "_PIECE", 1 << 20)
+    monkeypatch.setattr(memory, "_huge_bytes", lambda _: next(left))
+    monkeypatch.setattr(os, "posix_fadvise", record)
+    assert map_file(path).tobytes() == content
+    assert dropped == [(n << 20, min(1 << 20, len(content) - (n << 20))) for n in pieces]
+
+
+def test_huge_pages_of_a_mapping_are_read_from_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"abc")
+    mapped = map_file(path)
+    assert memory._huge_bytes(mapped) == 0
+    maps = "{:x}-{:x} r--s 0 08:01 5 /f\nSize: 9 kB\nFilePmdMapped: {} kB\nVmFlags: rd\n"
+    text = "".join(maps.format(at, at + 4096, n) for at, n in ((4096, 1), (address(mapped), 2048), (1 << 40, 3)))
+    monkeypatch.setattr(memory, "_read", lambda path: text)
+    assert memory._huge_bytes(mapped) == 2 << 20
+    assert memory._huge_bytes(np.zeros(1, np.uint8)) == 0
 
 
 def test_available_memory() -> None:
