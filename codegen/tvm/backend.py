@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from inferir.codegen.backend import KernelSource
+from inferir.codegen.tvm.ahead import KvAhead
 from inferir.codegen.tvm.build import build_module
 from inferir.codegen.tvm.pool import bucket_module_source
 from inferir.codegen.tvm.regions import Bounds, LoweredRegion, lower_region
@@ -35,11 +36,13 @@ class TvmBackend:
             return str(error)
         return None
 
-    def chunk_kernel(self, name: str, region: Node, bucket: Bucket, target: Target) -> LoweredRegion:
-        """The region as chunk kernels. Raises `CodegenError` naming region and reason."""
+    def chunk_kernel(
+        self, name: str, region: Node, bucket: Bucket, target: Target, kv: KvAhead | None = None
+    ) -> LoweredRegion:
+        """The region as chunk kernels; `kv` as in `lower_region`. Raises `CodegenError` naming region and reason."""
         if target.kind != "cpu":
             raise CodegenError(f"the TVM backend makes kernels for CPU targets, not for {target.name}")
-        return lower_region(name, region, bucket, target, self.bounds, self.tiles)
+        return lower_region(name, region, bucket, target, self.bounds, self.tiles, kv)
 
     def lower(self, name: str, region: Node, bucket: Bucket, target: Target) -> KernelSource:
         """The region as the text of a module with its kernels alone. Raises `CodegenError`."""

@@ -10,27 +10,30 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
 from inferir.codegen.cache import CompileCache, Entry
+from inferir.codegen.tvm.ahead import KvAhead
 from inferir.codegen.tvm.backend import TvmBackend
 from inferir.codegen.tvm.build_pool import BuildJob, build_many
 from inferir.codegen.tvm.pool import bucket_module_source, scratch_bytes
-from inferir.codegen.tvm.regions import Bounds
+from inferir.codegen.tvm.regions import Bounds, kv_ahead
 from inferir.codegen.tvm.source import ChunkKernel
 from inferir.codegen.tvm.tiles import NO_TILES, Product, Tiles, product_of
 from inferir.ir.bucket import Bucket
 from inferir.ir.cache_key import JSON, CacheKey, key_fields, source_hash
+from inferir.ir.dims import T
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph import Graph, Node
 from inferir.ir.manifest import KernelParam, KernelRecord
 from inferir.ir.target import Target
 
 KIND = "bucket"
+SHARING = 4  # products that ask for keys and values between two attentions
 LIBRARY, SOURCE, KERNELS = "module.so", "module.py", "kernels.json"
 
 Progress = Callable[[int, int], None]
@@ -153,6 +156,28 @@ def products(regions: Iterable[Node], bucket: Bucket, bounds: Bounds) -> dict[Pr
     return found
 
 
+def token_products(regions: Mapping[str, Node]) -> dict[str, int]:
+    """Multiply-adds per row of the products over the rows of all tokens, by digest."""
+    sizes: dict[str, int] = {}
+    for digest, region in regions.items():
+        body: Graph = region.attrs["body"]
+        linear = next((n for n in body.nodes if n.op == "tensor.linear_packed"), None)
+        if region.attrs["anchor"] == "matmul" and linear is not None and linear.operands[0].type.shape[0] == T:
+            sizes[digest] = linear.attrs["n"] * int(linear.operands[0].type.shape[1])
+    return sizes
+
+
+def key_value_shares(sizes: Mapping[str, int], kv: KvAhead | None) -> dict[str, KvAhead]:
+    """What products ask for early, by digest: the one of largest size for a half of `kv`, the next for a half of the
+    rest, and so on, since memory rests longest while much is multiplied."""
+    if kv is None:
+        return {}
+    largest = sorted(sizes, key=lambda digest: -sizes[digest])[:SHARING]
+    last = len(largest) - 1
+    places = [(2**i - 1, 2 ** (i if i == last else i + 1)) for i in range(len(largest))]
+    return {d: replace(kv, first=first, stride=stride) for d, (first, stride) in zip(largest, places, strict=True)}
+
+
 def bucket_key(
     regions: Mapping[str, Node], bucket: Bucket, target: Target, bounds: Bounds, tiles: Tiles = NO_TILES
 ) -> CacheKey:
@@ -178,9 +203,10 @@ def lower_bucket(
     kernels: list[ChunkKernel] = []
     records: list[LoweredKernel] = []
     attn_tile, workspace = 1, 0
+    shares = key_value_shares(token_products(regions), kv_ahead(regions.values(), bounds))
     for digest, region in regions.items():
         name = f"k{len(kernels)}_{region.attrs['name']}"
-        lowered = backend.chunk_kernel(name, region, bucket, target)
+        lowered = backend.chunk_kernel(name, region, bucket, target, shares.get(digest))
         kernels += lowered.kernels
         attn_tile = max(attn_tile, lowered.tile.get("tokens", 1))
         workspace = max(workspace, lowered.workspace_bytes)

@@ -90,6 +90,16 @@ SYNC: dict[str, tuple[str, str, str]] = {
             "i32", "inf_store_i64", "ptr %p, i64 %v", "store atomic i64 %v, ptr %p seq_cst, align 8", "ret i32 0"
         ),
     ),
+    "inf_put_i64": (  # for memory of one thread
+        "int32",
+        "",
+        _function("i32", "inf_put_i64", "ptr %p, i64 %v", "store i64 %v, ptr %p, align 8", "ret i32 0"),
+    ),
+    "inf_get_i64": (
+        "int64",
+        "",
+        _function("i64", "inf_get_i64", "ptr %p", "%r = load i64, ptr %p, align 8", "ret i64 %r"),
+    ),
     "inf_add_i64": (
         "int64",
         "",

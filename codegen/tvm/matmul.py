@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inferir.codegen.tvm.llvm_lib import call
+from inferir.codegen.tvm.ahead import KV_PARAMS, KvAhead, find_pieces, list_bytes, write_list
+from inferir.codegen.tvm.llvm_lib import call, sync
 from inferir.codegen.tvm.microkernel import (
     BLOCK,
-    LINES_AHEAD,
     MEMORY,
     micro_kernel,
     reread_rows,
@@ -59,6 +59,14 @@ class MatmulTile:
     blocks: int
 
 
+@dataclass(frozen=True)
+class Lists:
+    """Places in scratch memory, in floats, of the list of what a tile asks for, and of pieces of keys and values."""
+
+    at: int
+    kv_at: int | None = None
+
+
 CHUNK_BYTES = 128 * 1024  # of weights, when few rows make a chunk memory-bound
 _CHUNK_MADDS = 2_500_000  # multiply-adds of a compute-bound chunk: about 20 microseconds
 CHUNKS = 32  # chunks an operation should have, so that a few threads share it evenly
@@ -92,6 +100,7 @@ def matmul_kernel(
     x_row_stride: int | None = None,
     interleave: int = 1,
     rows_symbol: str = "n_t",
+    kv: KvAhead | None = None,
 ) -> ChunkKernel:
     """A matmul with parameters `x`, `w`, then `extra`.
 
@@ -109,14 +118,20 @@ def matmul_kernel(
     vectors = {rows: tile_vectors(rows, dtype, features) for rows in range(tile.rows, 0, -1)}
     ahead = tile.panel > tile.rows  # a single tile waits for memory itself, and the processor sees one long stream
     shared = {rows: micro_kernel(dtype, rows, v, ahead) for rows, v in vectors.items()}
-    params = (Param("x", kind), Param("w", kind), *extra)
+    kv = kv if ahead else None
+    params = (Param("x", kind), Param("w", kind), *extra, *(KV_PARAMS if kv else ()))
     w = Writer()
     w.lines(_epilogue_function(name, n, interleave, epilogue, extra).splitlines())
     w.line("@T.prim_func(private=True)")
     with w.block(entry_head(name, params)):
-        for buffer, data, element in (("X", "x", kind), ("W", "w", kind), ("ACC", "scratch", "float32")):
+        for buffer, data, element in (("X", "x", kind), ("W", "w", kind), ("SCRATCH", "scratch", "float32")):
             w.line(f'{buffer} = T.decl_buffer((1,), "{element}", data={data})')
         _read_chunk(w, tile, rows_symbol)
+        list_at = tile.rows * BLOCK
+        kv_at = list_at + list_bytes(steps, None) // 4
+        if kv:
+            chunks, calls = f"(panels * {-(-blocks // tile.blocks)})", f"tiles * {4 // vectors[tile.rows]}"
+            find_pieces(w, kv, kv_at, chunks=chunks, calls=calls, steps=steps)
         count = str(tile.blocks) if blocks % tile.blocks == 0 else f"T.min({tile.blocks}, {blocks} - first_block)"
         with w.block(f"for i in range({count}):"), w.block("for t in range(tiles):"):
             w.line("block: T.let[T.int32] = first_block + i")
@@ -128,14 +143,15 @@ def matmul_kernel(
             for rows, function in shared.items():
                 with w.block(f"{'el' if rows < tile.rows else ''}if height == {rows}:"):
                     x = f"X[T.cast(row, 'int64') * {words}]"
-                    call_tile(w, function.name, vectors[rows], x, "W", "ACC[{}]", words, steps, ahead=ahead)
+                    lists = Lists(list_at, kv_at if kv else None) if ahead else None
+                    call_tile(w, function.name, vectors[rows], x, "W", "SCRATCH[{}]", words, steps, lists=lists)
             pointers = "".join(f"{p.name}, " for p in extra)
             w.line(f"T.evaluate(Mod.{name}_out({pointers}scratch, row, height, block))")
         w.line("return T.int32(0)")
     panels = f"T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel})"
     stream = Stream(1, tile.blocks * steps * BLOCK * 4, panels)
     chunks = f"{panels} * {-(-blocks // tile.blocks)}"
-    scratch, functions = tile.rows * BLOCK * 4, tuple(shared.values())
+    scratch, functions = tile.rows * BLOCK * 4 + list_bytes(steps, kv), tuple(shared.values())
     return ChunkKernel(name, params, w.text(), chunks, scratch, functions, stream, upward=not ahead)
 
 
@@ -149,22 +165,33 @@ def call_tile(
     stride: int,
     steps: int,
     *,
-    ahead: bool = False,
+    lists: Lists | None = None,
     chosen: tuple[str, str] | None = None,
 ) -> None:
     """Call a micro-kernel `vectors` wide as often as a block of weights needs it.
 
     x: the first element of the tile's rows, which are `stride` apart; weights: the buffer of packed weights, of which
-    the block `block` is meant; acc: place of accumulator `{}`; steps: those of a block. ahead: for kernels that
-    prefetch; tile `t` asks for its share of `next_block`. chosen: for kernels that take a list, its address and length.
+    the block `block` is meant; acc: place of accumulator `{}`; steps: those of a block. lists: for kernels that
+    prefetch; tile `t` of `tiles` asks for its share of `next_block`. chosen: for kernels that take a list, its address
+    and length.
     """
     for part in range(0, 4, vectors):
+        if lists:
+            number = f"t * {4 // vectors} + {part // vectors}"
+            with w.block("for _ in range(1):"):
+                write_list(
+                    w,
+                    lists.at,
+                    steps,
+                    number=number,
+                    weights=weights,
+                    block="next_block",
+                    kv_at=lists.kv_at,
+                )
         at = f"{weights}[T.cast(block, 'int64') * {steps * BLOCK} + {16 * part}]"
         args = [f"T.address_of({place})" for place in (x, at, acc.format(16 * part))]
-        if ahead:
-            number = f"t * {4 // vectors} + {part // vectors}"
-            share = f"T.truncmod({number}, {4 // LINES_AHEAD}) * {16 * LINES_AHEAD * steps}"
-            args.append(f"T.address_of({weights}[T.cast(next_block, 'int64') * {steps * BLOCK} + {share}])")
+        if lists:
+            args.append(sync("inf_ptr", sync("inf_addr", f"T.address_of(SCRATCH[{lists.at}])")))
         args += [chosen[0], str(stride), chosen[1]] if chosen else [str(stride), str(steps)]
         w.line(f"T.evaluate(Mod.{function}({', '.join(args)}))")
 

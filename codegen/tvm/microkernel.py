@@ -10,11 +10,11 @@ One loop over K in order, whatever the tile size, so a row's result does not dep
 for "u8" with four unsigned bytes of a weight and four signed ones of x per int32 and K / 4 steps; accumulators hold the
 bits of int32 sums.
 
-`NAME_ahead` has one more parameter after `acc`, the address `ahead`, and asks for `LINES_AHEAD` cache lines there per
-step, of the four in a step of a block: weights that the same thread needs next, on their way from memory while these
-are multiplied. It also asks for what lies behind its rows of x, which are those of the next tile, a line per step: they
-may have been written by another core, and K is read in order from so many rows at once that the processor sees no
-streams.
+`NAME_ahead` has one more parameter after `acc`, the address of an int64 array `ahead` of addresses, one for every
+`PIECE_STEPS` steps, and asks for `LINES_AHEAD` cache lines there per step: what the same thread needs next, on its way
+from memory while these are multiplied (`ahead.py`). It also asks for what lies behind its rows of x, which are those of
+the next tile, a line per step: they may have been written by another core, and K is read in order from so many rows at
+once that the processor sees no streams.
 
 `NAME_listed` has one more parameter after `acc`, the address of an int32 array `list`; of all steps it takes those that
 are in its first `steps` entries.
@@ -30,7 +30,11 @@ BLOCK = 64
 """Output columns of one packed weight block."""
 
 LINES_AHEAD = 2
-"""Lines of the next block that a tile prefetches per step: two tiles ask for all of it."""
+"""Lines that a tile prefetches per step: two tiles ask for all of a block."""
+
+PIECE_STEPS = 16
+PIECE = PIECE_STEPS * LINES_AHEAD * 64
+"""Bytes behind each address of what a tile prefetches, asked for in so many steps."""
 
 MEMORY = {"bf16": "int32", "f32": "float32", "u8": "int32"}
 """TIR element type of one K step: a bf16 pair, one float, or four bytes."""
@@ -86,14 +90,14 @@ def micro_kernel(dtype: str, rows: int, vectors: int, ahead: bool = False, *, li
     w = Writer()
     w.line("@T.prim_func(private=True)")
     head = f'x: T.handle("{kind}"), w: T.handle("{kind}"), acc: T.handle("float32")'
-    head += f', ahead: T.handle("{kind}")' if ahead else ""
+    head += ', ahead: T.handle("int64")' if ahead else ""
     head += ', list: T.handle("int32")' if listed else ""
     with w.block(f"def {name}({head}, x_stride: T.int32, steps: T.int32) -> T.int32:"):
         w.line('T.func_attr({"tirx.noalias": True})')
         for buffer, data, element in (("X", "x", kind), ("W", "w", kind), ("ACC", "acc", "float32")):
             w.line(f'{buffer} = T.decl_buffer((1,), "{element}", data={data})')
         if ahead:
-            w.line(f'AHEAD = T.decl_buffer((1,), "{kind}", data=ahead)')
+            w.line('AHEAD = T.decl_buffer((1,), "int64", data=ahead)')
         if listed:
             w.line('LIST = T.decl_buffer((1,), "int32", data=list)')
         # Register tiles: constant indices after unrolling, so LLVM keeps every vector of `a` in a register.
@@ -105,10 +109,12 @@ def micro_kernel(dtype: str, rows: int, vectors: int, ahead: bool = False, *, li
         with w.block(f"for {'j' if listed else 'k'} in range(steps):"):
             if listed:
                 w.line("k: T.let[T.int32] = LIST[j]")
-            for line in range(LINES_AHEAD if ahead else 0):
-                address = f"T.address_of(AHEAD[k * {16 * LINES_AHEAD} + {16 * line}])"
-                w.line(f"T.evaluate({sync('inf_prefetch_read', address)})")
             if ahead:
+                within = f"T.cast(T.bitwise_and(k, {PIECE_STEPS - 1}) * {64 * LINES_AHEAD}, 'int64')"
+                w.line(f"piece: T.let[T.int64] = AHEAD[T.shift_right(k, {PIECE_STEPS.bit_length() - 1})] + {within}")
+                for line in range(LINES_AHEAD):
+                    address = sync("inf_ptr", f"piece + T.int64({64 * line})")
+                    w.line(f"T.evaluate({sync('inf_prefetch_read', address)})")
                 address = f"T.address_of(X[x_stride * {rows} + k * 16])"  # 16 words of 4 bytes: a line
                 w.line(f"T.evaluate({sync('inf_prefetch_read', address)})")
             for v in range(vectors):

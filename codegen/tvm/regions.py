@@ -6,17 +6,21 @@ place; `LoweredRegion.order` says which of them each parameter is.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from inferir.codegen.decompose import decompose
 from inferir.codegen.rows import has_row, static_shape
 from inferir.codegen.tvm.affine import Affine, Var
+from inferir.codegen.tvm.ahead import KvAhead
 from inferir.codegen.tvm.attention import attention_kernels
 from inferir.codegen.tvm.attention_merge import workspace_bytes
 from inferir.codegen.tvm.attention_parts import AttentionShape
 from inferir.codegen.tvm.evaluate import Evaluator, Index
 from inferir.codegen.tvm.llvm_lib import call
 from inferir.codegen.tvm.matmul import Columns, matmul_kernel
+from inferir.codegen.tvm.microkernel import reread_rows
 from inferir.codegen.tvm.rowwise import count_name, row_symbol, rowwise_kernel
 from inferir.codegen.tvm.scalar import MEMORY
 from inferir.codegen.tvm.screen import parameters, screen_kernels, screen_shape
@@ -30,6 +34,8 @@ from inferir.ir.graph import Graph, Node, Value
 from inferir.ir.target import Target
 
 WORKSPACE = -1
+NEXT_ATTENTION = -2
+KV_PLACES = (1, 2, 3, 4)  # of caches, block tables and items among the parameters of an attention kernel
 ITEM_ROWS = 48  # rows (tokens times query heads per KV head) of an attention work item
 
 
@@ -49,7 +55,8 @@ class LoweredRegion:
 
     kernels: with the same parameters, each to be run once all chunks of the one before are done. `tile` has the sizes
     that were chosen, and "tuned" where they are not the generator's own choice. An index of `WORKSPACE` stands for
-    memory of `workspace_bytes` that is the region's own while its kernels run.
+    memory of `workspace_bytes` that is the region's own while its kernels run; `NEXT_ATTENTION` - n stands for
+    parameter n of the next attention kernel, for which the kernel prefetches.
     """
 
     kernels: tuple[ChunkKernel, ...]
@@ -59,16 +66,24 @@ class LoweredRegion:
 
 
 def lower_region(
-    name: str, region: Node, bucket: Bucket, target: Target, bounds: Bounds, tiles: Tiles = NO_TILES
+    name: str,
+    region: Node,
+    bucket: Bucket,
+    target: Target,
+    bounds: Bounds,
+    tiles: Tiles = NO_TILES,
+    kv: KvAhead | None = None,
 ) -> LoweredRegion:
     """Lower one region for one bucket, a matrix product with its tile of `tiles` if it has one there.
+
+    kv: what a product of many rows asks for beside its own weights.
 
     Raises `CodegenError` naming the op that has no kernel form.
     """
     body: Graph = region.attrs["body"]
     try:
         if region.attrs["anchor"] == "matmul":
-            return _matmul(name, body, bucket, target, bounds, tiles)
+            return _matmul(name, body, bucket, target, bounds, tiles, kv)
         return _ANCHORS[region.attrs["anchor"]](name, body, bucket, target, bounds)
     except CodegenError as error:
         raise CodegenError(f"region {region.attrs['name']} ({region.loc}): {error}") from None
@@ -136,7 +151,9 @@ class _Epilogue:
         return out.text().splitlines()
 
 
-def _matmul(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds, tiles: Tiles) -> LoweredRegion:
+def _matmul(
+    name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds, tiles: Tiles, kv: KvAhead | None
+) -> LoweredRegion:
     body = decompose(body)
     linear = _single(body, "tensor.linear_packed")
     x, w = linear.operands
@@ -162,6 +179,9 @@ def _matmul(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Boun
     features = frozenset(target.features)
     product = product_of(linear, bucket, bounds.max_rows)
     tile = tiles.get(product) or product.default(features)
+    if product.most <= reread_rows(product.dtype, features) or tile.panel <= tile.rows:
+        kv = None  # memory is the limit as it is
+    order += [NEXT_ATTENTION - i for i in KV_PLACES if kv]
     kernel = matmul_kernel(
         name,
         k=product.k,
@@ -173,6 +193,7 @@ def _matmul(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Boun
         extra=extra,
         interleave=product.interleave,
         rows_symbol=count_name(x.type.shape[0]),
+        kv=kv,
     )
     sizes = {"rows": tile.rows, "panel": tile.panel, "blocks": tile.blocks}
     return LoweredRegion((kernel,), tuple(order), {**sizes, "tuned": 1} if product in tiles else sizes)
@@ -232,6 +253,19 @@ def tile_tokens(group: int, bucket: Bucket) -> int:
     if bucket.decode or bucket.most == 1:
         return 1
     return max(1, min(bucket.most, ITEM_ROWS // group))
+
+
+def kv_ahead(regions: Iterable[Node], bounds: Bounds) -> KvAhead | None:
+    """What products may ask for early, if the attentions among `regions` have caches of one shape."""
+    found = set()
+    for region in regions:
+        if region.attrs["anchor"] == "attention":
+            node = _single(region.attrs["body"], "attn.paged")
+            keys, values = (
+                math.prod(int(d) for d in v.type.shape[1:]) * v.type.dtype.itemsize for v in node.operands[1:3]
+            )
+            found.add(KvAhead(keys, values, node.attrs["block_size"], bounds.max_blocks))
+    return found.pop() if len(found) == 1 else None
 
 
 def _param(name: str, value: Value) -> Param:

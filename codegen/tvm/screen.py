@@ -21,9 +21,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inferir.codegen.tvm.ahead import list_bytes
 from inferir.codegen.tvm.llvm_lib import call
 from inferir.codegen.tvm.llvm_math import MAGIC, MAGIC_BITS
-from inferir.codegen.tvm.matmul import CHUNK_BYTES, CHUNKS, call_tile
+from inferir.codegen.tvm.matmul import CHUNK_BYTES, CHUNKS, Lists, call_tile
 from inferir.codegen.tvm.microkernel import BLOCK, MEMORY, micro_kernel, reread_rows, tall_rows, tile_vectors
 from inferir.codegen.tvm.reduce import Accumulator
 from inferir.codegen.tvm.source import (
@@ -288,6 +289,7 @@ def _screen(name: str, s: ScreenShape, features: frozenset[str]) -> ChunkKernel:
     listed = {rows: micro_kernel("u8", rows, vectors[rows], listed=True) for rows in heights if not s.paired}
     if s.paired:
         dense = {1: micro_kernel("u8", 2, vectors[1])}
+    lists = Lists(2 * s.height * BLOCK) if ahead else None
     group = s.group
     w = Writer()
     w.lines(_bound(f"{entry}_bound", s, at).splitlines())
@@ -305,7 +307,7 @@ def _screen(name: str, s: ScreenShape, features: frozenset[str]) -> ChunkKernel:
                 with w.block(f"{'el' if rows < s.height else ''}if height == {rows}:"):
                     low, high = (f"words_b[{at['split'] + part} + row * {2 * steps}]" for part in (0, steps))
                     v, stride = vectors[rows], steps if s.paired else 2 * steps
-                    call_tile(w, dense[rows].name, v, low, "screen_b", "SCRATCH[{}]", stride, steps, ahead=ahead)
+                    call_tile(w, dense[rows].name, v, low, "screen_b", "SCRATCH[{}]", stride, steps, lists=lists)
                     if not s.paired:
                         acc = f"SCRATCH[{s.height * BLOCK} + {{}}]"
                         chosen = ("T.address_of(words_b[list + 1])", "words_b[list]")
@@ -315,7 +317,8 @@ def _screen(name: str, s: ScreenShape, features: frozenset[str]) -> ChunkKernel:
     chunks = f"T.min(n_g, 1) * {-(-s.blocks // group)}"
     stream = None if ahead and s.rows > reread_rows("u8", features) else Stream(3, group * steps * BLOCK * 4)
     shared = (*dense.values(), *listed.values())
-    return _kernel(entry, s, w, chunks, 2 * s.height * BLOCK * 4, shared, stream, upward=not ahead)
+    scratch = 2 * s.height * BLOCK * 4 + list_bytes(steps, None)
+    return _kernel(entry, s, w, chunks, scratch, shared, stream, upward=not ahead)
 
 
 def _bound(name: str, s: ScreenShape, at: dict[str, int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import msgspec
 
 from inferir import __version__
 from inferir.codegen.tvm.bucket import BuiltBucket, region_digest
-from inferir.codegen.tvm.regions import WORKSPACE
+from inferir.codegen.tvm.regions import NEXT_ATTENTION, WORKSPACE
 from inferir.compile_types import WEIGHT_FILE, Captured, CompileOptions, DebugOptions
 from inferir.frontend.facts import ModelFacts
 from inferir.ir.artifact import (
@@ -164,11 +164,19 @@ def bucket_records(result: PipelineResult, built: list[BuiltBucket]) -> tuple[Bu
     out = []
     for b in built:
         program = []
-        for op in result.plan.ops:
+        for place, op in enumerate(result.plan.ops):
             for number in b.kernels_of(op.region):
-                order = b.meta.kernels[number].order
-                args = tuple(workspace if i == WORKSPACE else _argument(op, i) for i in order)
-                program.append(Call(kernel=number, args=args))
+                args: list[Any] = []
+                for i in b.meta.kernels[number].order:
+                    if i == WORKSPACE:
+                        args.append(workspace)
+                    elif i <= NEXT_ATTENTION:
+                        attention = _next_attention(result.plan.ops, place)
+                        its = b.meta.kernels[b.kernels_of(attention.region)[0]].order
+                        args.append(_argument(attention, its[NEXT_ATTENTION - i]))
+                    else:
+                        args.append(_argument(op, i))
+                program.append(Call(kernel=number, args=tuple(args)))
         out.append(
             BucketRecord(
                 name=b.bucket.name,
@@ -183,6 +191,11 @@ def bucket_records(result: PipelineResult, built: list[BuiltBucket]) -> tuple[Bu
             )
         )
     return tuple(out)
+
+
+def _next_attention(ops: Sequence[Any], place: int) -> Any:
+    """The first attention after operation `place`, in the next step if there is none in this one."""
+    return next(op for op in (*ops[place:], *ops[:place]) if op.region.attrs["anchor"] == "attention")
 
 
 def _argument(op: Any, index: int) -> Any:
