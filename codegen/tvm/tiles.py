@@ -21,6 +21,7 @@ from inferir.ir.dtypes import DType
 from inferir.ir.graph import Node
 
 _DECIDES_SPEED = (
+    "ahead.py",
     "build.py",
     "llvm_body.py",
     "llvm_convert.py",
