@@ -156,7 +156,7 @@ class Request:
     @property
     def decodes(self) -> bool:
         """Whether its next step is one token and one row of logits."""
-        return self.prompt_logprobs is None and len(self.prompt) + len(self.outputs) - self.computed == 1
+        return self.prompt_logprobs is None and self.remaining == 1
 
     @property
     def ready(self) -> bool:

@@ -149,20 +149,25 @@ def products(regions: Iterable[Node], bucket: Bucket, bounds: Bounds) -> dict[Pr
     """The matrix products of a bucket, each with the first region that computes it."""
     found: dict[Product, Node] = {}
     for region in regions:
-        body: Graph = region.attrs["body"]
-        linear = next((n for n in body.nodes if n.op == "tensor.linear_packed"), None)
-        if region.attrs["anchor"] == "matmul" and linear is not None:
+        linear = _linear(region)
+        if linear is not None:
             found.setdefault(product_of(linear, bucket, bounds.max_rows), region)
     return found
+
+
+def _linear(region: Node) -> Node | None:
+    """The product that a region multiplies, if it is one."""
+    body: Graph = region.attrs["body"]
+    linear = next((n for n in body.nodes if n.op == "tensor.linear_packed"), None)
+    return linear if region.attrs["anchor"] == "matmul" else None
 
 
 def token_products(regions: Mapping[str, Node]) -> dict[str, int]:
     """Multiply-adds per row of the products over the rows of all tokens, by digest."""
     sizes: dict[str, int] = {}
     for digest, region in regions.items():
-        body: Graph = region.attrs["body"]
-        linear = next((n for n in body.nodes if n.op == "tensor.linear_packed"), None)
-        if region.attrs["anchor"] == "matmul" and linear is not None and linear.operands[0].type.shape[0] == T:
+        linear = _linear(region)
+        if linear is not None and linear.operands[0].type.shape[0] == T:
             sizes[digest] = linear.attrs["n"] * int(linear.operands[0].type.shape[1])
     return sizes
 

@@ -58,6 +58,12 @@ class MatmulTile:
     panel: int
     blocks: int
 
+    @property
+    def prefetches(self) -> bool:
+        """Whether tiles ask for what comes next. One that is alone in its panel waits for memory itself, and the
+        processor sees one long stream."""
+        return self.panel > self.rows
+
 
 @dataclass(frozen=True)
 class Lists:
@@ -106,7 +112,8 @@ def matmul_kernel(
 
     dtype: "bf16" (x and w are int32 pairs; K and the row stride must be even) or "f32". x_row_stride: elements between
     rows of x, default K. interleave: 1 or 2. rows_symbol: the count that is the number of rows. `features` are LLVM
-    feature names. Raises `CodegenError` naming the kernel for sizes it cannot take.
+    feature names. kv: what a tile that prefetches asks for beside weights; `KV_PARAMS` are then the last parameters.
+    Raises `CodegenError` naming the kernel for sizes it cannot take.
     """
     stride = k if x_row_stride is None else x_row_stride
     pair = 2 if dtype == "bf16" else 1
@@ -116,9 +123,8 @@ def matmul_kernel(
         raise CodegenError(f"{name}: {n} outputs cannot be interleaved by {interleave}")
     kind, words, steps, blocks = MEMORY[dtype], stride // pair, k // pair, -(-n // BLOCK)
     vectors = {rows: tile_vectors(rows, dtype, features) for rows in range(tile.rows, 0, -1)}
-    ahead = tile.panel > tile.rows  # a single tile waits for memory itself, and the processor sees one long stream
+    ahead = tile.prefetches
     shared = {rows: micro_kernel(dtype, rows, v, ahead) for rows, v in vectors.items()}
-    kv = kv if ahead else None
     params = (Param("x", kind), Param("w", kind), *extra, *(KV_PARAMS if kv else ()))
     w = Writer()
     w.lines(_epilogue_function(name, n, interleave, epilogue, extra).splitlines())
@@ -176,21 +182,12 @@ def call_tile(
     and length.
     """
     for part in range(0, 4, vectors):
-        if lists:
-            number = f"t * {4 // vectors} + {part // vectors}"
-            with w.block("for _ in range(1):"):
-                write_list(
-                    w,
-                    lists.at,
-                    steps,
-                    number=number,
-                    weights=weights,
-                    block="next_block",
-                    kv_at=lists.kv_at,
-                )
         at = f"{weights}[T.cast(block, 'int64') * {steps * BLOCK} + {16 * part}]"
         args = [f"T.address_of({place})" for place in (x, at, acc.format(16 * part))]
         if lists:
+            number = f"t * {4 // vectors} + {part // vectors}"
+            with w.block("for _ in range(1):"):
+                write_list(w, lists.at, steps, number=number, weights=weights, block="next_block", kv_at=lists.kv_at)
             args.append(sync("inf_ptr", sync("inf_addr", f"T.address_of(SCRATCH[{lists.at}])")))
         args += [chosen[0], str(stride), chosen[1]] if chosen else [str(stride), str(steps)]
         w.line(f"T.evaluate(Mod.{function}({', '.join(args)}))")

@@ -179,7 +179,7 @@ def _matmul(
     features = frozenset(target.features)
     product = product_of(linear, bucket, bounds.max_rows)
     tile = tiles.get(product) or product.default(features)
-    if product.most <= reread_rows(product.dtype, features) or tile.panel <= tile.rows:
+    if product.most <= reread_rows(product.dtype, features) or not tile.prefetches:
         kv = None  # memory is the limit as it is
     order += [NEXT_ATTENTION - i for i in KV_PLACES if kv]
     kernel = matmul_kernel(
