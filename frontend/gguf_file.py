@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from inferir.frontend.gguf_metadata import identity, metadata, open_file
 from inferir.frontend.huggingface import api, one_line, quiet
 from inferir.frontend.weights import warn_if_not_finite
 from inferir.ir.dtypes import DType, from_torch, torch_dtype
@@ -32,34 +33,6 @@ def is_gguf(path: Path) -> bool:
     """Whether the file starts like a GGUF file."""
     with path.open("rb") as f:
         return f.read(4) == MAGIC
-
-
-@functools.cache
-def _reader_class() -> type[Any]:
-    gguf: Any = importlib.import_module("gguf.gguf_reader")
-    numpy: Any = importlib.import_module("numpy")
-
-    class Reader(gguf.GGUFReader):  # type: ignore[misc]
-        """GGUFReader that slices a plain array: slicing a memmap object costs ten times as much."""
-
-        def _get(self, offset: int, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
-            if not hasattr(self, "_plain"):
-                self._plain = self.data.view(numpy.ndarray)
-            kind = numpy.dtype(dtype).newbyteorder(self.byte_order if override_order is None else override_order)
-            return self._plain[offset : offset + kind.itemsize * int(count)].view(kind)
-
-    return Reader
-
-
-def _identity(path: Any) -> tuple[str, int, int]:
-    path = Path(path).resolve()
-    stat = path.stat()
-    return str(path), stat.st_size, stat.st_mtime_ns
-
-
-@functools.lru_cache(maxsize=1)
-def _open(identity: tuple[str, int, int]) -> Any:
-    return _reader_class()(identity[0])
 
 
 @functools.lru_cache(maxsize=1)
@@ -85,10 +58,10 @@ def reading(path: Path) -> Iterator[None]:
 
     def load(file: Any, return_tensors: bool = False, **options: Any) -> Any:
         if return_tensors:
-            gguf.GGUFReader = lambda file, mode="r": _without_vocabulary(_open(_identity(file)))
+            gguf.GGUFReader = lambda file, mode="r": _without_vocabulary(open_file(identity(file)))
             return saved[2](file, return_tensors=True, **options)
-        gguf.GGUFReader = lambda file, mode="r": _open(_identity(file))
-        parsed = _metadata(_identity(file), saved[2])
+        gguf.GGUFReader = lambda file, mode="r": open_file(identity(file))
+        parsed = _metadata(identity(file), saved[2])
         return {part: dict(content) for part, content in parsed.items()}
 
     gguf.get_tensor_name_map = functools.lru_cache(maxsize=4)(saved[1])
@@ -124,9 +97,9 @@ def load_tokenizer(path: Path) -> Any:
 def end_token_ids(path: Path) -> tuple[int, ...]:
     """Ids that the file declares to end a text, a turn or a message, in that order."""
     with reading(path):
-        fields = _open(_identity(path)).fields
+        stated = metadata(path)
         keys = [f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom")]
-        return tuple(dict.fromkeys(int(fields[key].contents()) for key in keys if key in fields))
+        return tuple(dict.fromkeys(int(stated[key]) for key in keys if key in stated))
 
 
 class GgufWeights:

@@ -127,6 +127,18 @@ class BucketRecord(msgspec.Struct, frozen=True, kw_only=True):
     scratch_bytes: int = 0
 
 
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact that decides a model's numbers or texts, and where it was found.
+
+    subject: what is decided, such as "eos token", "chat template" or "rope"; value: as people read it; source: the file
+    and key that said so.
+    """
+
+    subject: str
+    value: str
+    source: str
+
+
 class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What serving needs to know about the model. Every id in `eos_token_ids` ends a generation.
 
