@@ -6,34 +6,28 @@
 
 An entry is found by the digest of its `CacheKey` alone, so the folder can be copied or moved anywhere. Files are read
 whole and checked on every `get`; what is returned are the checked bytes, never a path that may change later. A damaged
-file costs a warning that names it and a rebuild. Any number of processes may use one folder at the same time.
+file costs a warning that names it and a rebuild. What another user could have written, and what is a link, is not used:
+a warning names it, and it counts as a miss. Any number of processes may use one folder at the same time.
 """
 
 import logging
 import os
-import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inferir.codegen.cache_files import (
-    DamagedEntryError,
-    discard,
-    new_folder,
-    read_entry,
-    read_index,
-    remove_stale,
-)
-from inferir.codegen.cache_index import INDEX_NAME, FileRecord, Index
+from inferir.codegen.cache_files import DamagedEntryError
+from inferir.codegen.cache_index import FileRecord, Index, is_file_name
+from inferir.codegen.cache_store import KIND, Store
+from inferir.codegen.cache_trust import RefusedError
 from inferir.ir.cache_key import JSON, CacheKey, Difference, differences, leaves
 from inferir.ir.errors import CacheError
 
 _log = logging.getLogger(__name__)
-_KIND = re.compile(r"[a-z][a-z0-9-]*")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+_NOT_USED = "it is neither used nor removed. The cache may hold no links, and nobody but you and root may write to it"
 _ADVICE = "free or unlock that folder, or set INFERIR_CACHE to another one, or to off for none"
 
 
@@ -79,10 +73,11 @@ class EntryInfo:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A file that is missing or not what was written."""
+    """A file that is missing or not what was written; `refused`: something that is not used, and stays where it is."""
 
     file: Path
     reason: str
+    refused: bool = False
 
 
 class CompileCache:
@@ -90,6 +85,7 @@ class CompileCache:
 
     def __init__(self, root: Path | None, readonly: bool = False) -> None:
         self.root = None if root is None else root.absolute()
+        self._store = None if self.root is None else Store(self.root)
         self.readonly = readonly
         self.hits = 0
         self.misses = 0
@@ -98,6 +94,7 @@ class CompileCache:
         self._leaves: dict[tuple[str, str], dict[tuple[str, ...], str]] = {}
         self._lock = threading.Lock()
         self._stale_removed = False
+        self._warned: set[str] = set()
 
     @classmethod
     def from_env(cls, options: CacheOptions | None = None, environ: Mapping[str, str] = os.environ) -> "CompileCache":
@@ -123,7 +120,11 @@ class CompileCache:
         """The entry stored under `key`, or why there is none. Never raises for what is on the disk."""
         _check_kind(kind)
         self._remove_stale_once()
-        entry, problem = self._load(kind, key.digest)
+        try:
+            entry, problem = self._load(kind, key.digest)
+        except RefusedError as error:
+            self._refuse(error)
+            entry, problem = None, str(error)
         with self._lock:
             self.hits += entry is not None
             self.misses += entry is None
@@ -142,34 +143,44 @@ class CompileCache:
         records = {name: FileRecord.of(content) for name, content in contents.items()}
         index = Index(kind, key.digest, key.summary, records)
         entry = Entry(kind, key.digest, contents)
-        if self.root is None:
+        if self._store is None:
             return self._memory.setdefault((kind, key.digest), (index, entry))[1]
         self._refuse_readonly()
         self._remove_stale_once()
         try:
-            return self._publish(index, entry)
+            return self._publish(self._store, index, entry)
+        except RefusedError as error:
+            self._refuse(error)
+            return entry
         except OSError as error:
             raise self._unwritable(error) from error
 
     def require_writable(self) -> None:
-        """Raise CacheError now if `put` could not work, so that nobody compiles first and fails afterwards."""
-        if self.root is None:
+        """Raise CacheError now if `put` could not work, so that nobody compiles first and fails afterwards.
+
+        A cache that is not used for what others could write to it stands in nobody's way.
+        """
+        if self._store is None:
             return
         self._refuse_readonly()
         try:
-            with new_folder(self._incoming) as folder:
-                folder.write("probe", b"\0")
+            self._store.probe()
+        except RefusedError as error:
+            self._refuse(error)
         except OSError as error:
             raise self._unwritable(error) from error
 
     def ls(self) -> list[EntryInfo]:
-        """All entries with an intact index, by kind and then by last use, newest first."""
-        found = []
-        for place, index in self._indexes():
-            with suppress(OSError):
-                used = 0.0 if place is None else (place / INDEX_NAME).stat().st_mtime
-                names = tuple(index.files)
-                found.append(EntryInfo(index.kind, index.digest, index.nbytes, used, index.components, names))
+        """All entries with an intact index, by kind and then by last use, newest first.
+
+        Raises CacheError if the whole cache is refused.
+        """
+        stored = [(index, 0.0) for index, _ in list(self._memory.values())]
+        if self._store is not None:
+            with self._refused_as_error():
+                names = self._store.entries(self._refuse)
+            stored += filter(None, (self._stored_index(self._store, name) for name in names))
+        found = [EntryInfo(i.kind, i.digest, i.nbytes, used, i.components, tuple(i.files)) for i, used in stored]
         return sorted(found, key=lambda info: (info.kind, -info.used, info.digest))
 
     def find(self, prefix: str) -> EntryInfo:
@@ -182,21 +193,35 @@ class CompileCache:
 
     def explain(self, kind: str, key: CacheKey) -> str:
         """One line: a hit, or what differs from the nearest stored entry. Changes nothing."""
-        for _, index in self._indexes(kind):
+        for index in self._indexes(kind):
             if index.digest == key.digest:
                 return f"{kind} {key.digest[:12]} is stored: {len(index.files)} files, {index.nbytes} bytes"
         return self._miss(kind, key).reason
 
     def verify(self) -> list[Damage]:
-        """Read every entry; damaged ones are reported and, unless the cache is read-only, dropped."""
-        self._remove_stale_once()
-        found = []
-        for place in self._places():
+        """Read every entry; damaged ones are reported and, unless the cache is read-only, dropped.
+
+        What is refused is reported, too, and stays. Raises CacheError if the whole cache is refused.
+        """
+        found: list[Damage] = []
+        if self._store is None:
+            return found
+
+        def refuse(error: RefusedError) -> None:
+            found.append(Damage(error.path, error.reason, refused=True))
+
+        self._remove_stale_once(refuse)
+        with self._refused_as_error():
+            entries = self._store.entries(refuse)
+        for kind, digest in entries:
+            place = self._store.place(kind, digest)
             try:
-                read_entry(place)
+                self._store.read(kind, digest)
             except DamagedEntryError as error:
-                self._drop(place, error)
+                self._drop(self._store, kind, digest, error)
                 found.append(Damage(error.file, error.reason))
+            except RefusedError as error:
+                refuse(error)
             except OSError as error:
                 found.append(Damage(place, f"cannot be read: {error.strerror}"))
         return found
@@ -209,102 +234,117 @@ class CompileCache:
         self._refuse_readonly()
         self._remove_stale_once()
         oldest_first = sorted(self.ls(), key=lambda info: (info.used, info.digest))
-        total, now, removed = sum(info.nbytes for info in oldest_first), time.time(), []
+        total, now = sum(info.nbytes for info in oldest_first), time.time()
+        removed: list[EntryInfo] = []
+        kept: list[EntryInfo] = []
         for info in oldest_first:
             too_old = max_age is not None and now - info.used > max_age
             if too_old or (max_bytes is not None and total > max_bytes):
                 removed.append(info)
                 total -= info.nbytes
         for info in removed:
-            if self.root is None:
+            if self._store is None:
                 del self._memory[info.kind, info.digest]
                 continue
             try:
-                discard(self._place(info.kind, info.digest), self._incoming)
+                self._store.discard(info.kind, info.digest)
+            except RefusedError as error:
+                self._refuse(error)
+                kept.append(info)
             except OSError as error:
                 raise self._unwritable(error) from error
-        return removed
+        return [info for info in removed if info not in kept]
 
-    @property
-    def _base(self) -> Path:
-        assert self.root is not None
-        return self.root / "v1"
-
-    @property
-    def _incoming(self) -> Path:
-        return self._base / "incoming"
-
-    def _place(self, kind: str, digest: str) -> Path:
-        return self._base / "entries" / kind / digest
-
-    def _places(self, kind: str | None = None) -> Iterator[Path]:
-        if self.root is None:
-            return
-        entries = self._base / "entries"
-        for folder in _folders(entries) if kind is None else [entries / kind]:
-            yield from _folders(folder)
-
-    def _indexes(self, kind: str | None = None) -> Iterator[tuple[Path | None, Index]]:
+    def _indexes(self, kind: str | None = None) -> Iterator[Index]:
+        """Intact indexes, each read once only; none if the cache is refused."""
         for index, _ in list(self._memory.values()):
             if kind in (None, index.kind):
-                yield None, index
-        for place in self._places(kind):
-            name = (place.parent.name, place.name)
-            stored = self._known.get(name) or read_index(place)
-            if stored is not None and (stored.kind, stored.digest) == name:
-                self._known[name] = stored
-                yield place, stored
+                yield index
+        if self._store is None:
+            return
+        try:
+            names = self._store.entries(self._refuse, kind)
+        except RefusedError as error:
+            self._refuse(error)
+            return
+        for name in names:
+            if name not in self._known:
+                stored = self._stored_index(self._store, name)
+                if stored is None:
+                    continue
+                self._known[name] = stored[0]
+            yield self._known[name]
+
+    def _stored_index(self, store: Store, name: tuple[str, str]) -> tuple[Index, float] | None:
+        """An intact index that fits its place, and when its entry was used."""
+        try:
+            stored = store.index(*name)
+        except RefusedError as error:
+            self._refuse(error)
+            return None
+        return stored if stored is not None and (stored[0].kind, stored[0].digest) == name else None
 
     def _load(self, kind: str, digest: str) -> tuple[Entry | None, str]:
-        """The entry, or None and what is wrong with the stored one (empty if none is stored)."""
-        if self.root is None:
+        """The entry, or None and what is wrong with the stored one (empty if none is stored). Raises RefusedError."""
+        if self._store is None:
             stored = self._memory.get((kind, digest))
             return (stored[1] if stored else None), ""
-        place = self._place(kind, digest)
+        place = self._store.place(kind, digest)
         try:
-            found = read_entry(place)
+            found = self._store.read(kind, digest)
         except DamagedEntryError as error:
-            self._drop(place, error)
+            self._drop(self._store, kind, digest, error)
             return None, f"{error.file}: {error.reason}"
         except OSError as error:
-            _log.warning("compile cache: %s: cannot be read: %s", place, error.strerror)
+            self._warn(f"{place}: cannot be read: {error.strerror}")
             return None, f"{place}: cannot be read: {error.strerror}"
         if found is None:
             return None, ""
         if not self.readonly:
-            with suppress(OSError):
-                os.utime(place / INDEX_NAME)
-        return Entry(kind, digest, found[1]), ""
+            with suppress(OSError, RefusedError):
+                self._store.touch(kind, digest)
+        return Entry(kind, digest, found), ""
 
-    def _publish(self, index: Index, entry: Entry) -> Entry:
-        place = self._place(index.kind, index.digest)
-        while True:
-            with new_folder(self._incoming) as folder:
-                for name, content in entry.files.items():
-                    folder.write(name, content)
-                folder.write(INDEX_NAME, index.encode())
-                if folder.publish(place):
-                    return entry
+    def _publish(self, store: Store, index: Index, entry: Entry) -> Entry:
+        while not store.write(index, entry.files):
             stored, _ = self._load(index.kind, index.digest)
             if stored is not None:
                 return stored
             # What was there is damaged: out of the way, or OSError.
-            discard(place, self._incoming)
+            store.discard(index.kind, index.digest)
+        return entry
 
-    def _drop(self, place: Path, error: DamagedEntryError) -> None:
+    def _drop(self, store: Store, kind: str, digest: str, error: DamagedEntryError) -> None:
         outcome = "left in place, the cache is read-only"
+        self._known.pop((kind, digest), None)
         if not self.readonly:
             try:
-                discard(place, self._incoming)
+                store.discard(kind, digest)
                 outcome = "entry dropped"
-            except OSError as reason:
-                outcome = f"the entry cannot be removed: {reason.strerror}"
-        self._known.pop((place.parent.name, place.name), None)
+            except (OSError, RefusedError) as reason:
+                why = reason.strerror if isinstance(reason, OSError) else str(reason)
+                outcome = f"the entry cannot be removed: {why}"
         _log.warning("compile cache: %s: %s; %s", error.file, error.reason, outcome)
+
+    def _refuse(self, error: RefusedError) -> None:
+        self._warn(f"{error}; {_NOT_USED}")
+
+    def _warn(self, message: str) -> None:
+        """Say something once."""
+        if message not in self._warned:
+            self._warned.add(message)
+            _log.warning("compile cache: %s", message)
+
+    @contextmanager
+    def _refused_as_error(self) -> Iterator[None]:
+        try:
+            yield
+        except RefusedError as error:
+            raise CacheError(f"compile cache {self.root}: {error}; {_NOT_USED}") from None
 
     def _miss(self, kind: str, key: CacheKey) -> Miss:
         wanted, nearest, fewest = leaves(key.summary), None, 0
-        for _, index in self._indexes(kind):
+        for index in self._indexes(kind):
             stored = self._leaves.get((kind, index.digest))
             if stored is None:
                 stored = self._leaves[kind, index.digest] = leaves(index.components)
@@ -317,10 +357,13 @@ class CompileCache:
         what = ", ".join(str(difference) for difference in found)
         return Miss(kind, key.digest, f"no {kind} entry has this key; the nearest differs in {what}", found)
 
-    def _remove_stale_once(self) -> None:
-        if self.root is not None and not self.readonly and not self._stale_removed:
+    def _remove_stale_once(self, refuse: Callable[[RefusedError], None] | None = None) -> None:
+        if self._store is not None and not self.readonly and not self._stale_removed:
             self._stale_removed = True
-            remove_stale(self._incoming)
+            try:
+                self._store.remove_stale()
+            except RefusedError as error:
+                (refuse or self._refuse)(error)
 
     def _refuse_readonly(self) -> None:
         if self.readonly:
@@ -331,21 +374,13 @@ class CompileCache:
         return CacheError(f"compile cache {self.root}: {what}{error.strerror or error}; {_ADVICE}")
 
 
-def _folders(path: Path) -> list[Path]:
-    try:
-        with os.scandir(path) as items:
-            return [path / name for name in sorted(item.name for item in items if item.is_dir())]
-    except OSError:
-        return []
-
-
 def _check_kind(kind: str) -> None:
-    if not _KIND.fullmatch(kind):
+    if not KIND.fullmatch(kind):
         raise CacheError(f"compile cache: {kind!r} is no kind of entry: lower-case letters, digits and '-' only")
 
 
 def _check_name(name: str) -> str:
-    if not _NAME.fullmatch(name) or name == INDEX_NAME:
+    if not is_file_name(name):
         raise CacheError(f"compile cache: {name!r} cannot be the name of a stored file")
     return name
 

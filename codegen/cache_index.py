@@ -5,6 +5,7 @@ It is JSON that carries a checksum of itself, and only the exact bytes that `enc
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,12 @@ import msgspec
 from inferir.ir.cache_key import canonical_json
 
 INDEX_NAME = "index.json"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+
+
+def is_file_name(name: str) -> bool:
+    """Whether an entry may hold a file of that name: one part of a path, and not hidden."""
+    return _NAME.fullmatch(name) is not None and name != INDEX_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +65,6 @@ class Index:
             raise ValueError("truncated or not an index") from error
         if index.encode() != raw:
             raise ValueError("checksum mismatch")
+        if not all(map(is_file_name, index.files)):
+            raise ValueError("names a file that no entry has")
         return index

@@ -10,10 +10,10 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from functools import cache as cache_function
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from inferir.codegen.cache import CompileCache, Entry
 from inferir.ir.cache_key import JSON, CacheKey, source_hash
+from inferir.ir.held_folder import scratch_folder
 
 
 @cache_function
@@ -46,8 +46,8 @@ def through_cache(
     if isinstance(found, Entry):
         return found.files, ""
     cache.require_writable()
-    with TemporaryDirectory(prefix="inferir-") as name:
-        folder = Path(name)
+    with scratch_folder("trace") as scratch:
+        folder = scratch.subfolder("files")
         make(folder)
         files = {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
     return cache.put(kind, key, files).files, found.reason

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from inferir.codegen.cache import CompileCache, Entry
+from inferir.ir.atomic_file import new_file, write_all
 from inferir.ir.cache_key import CacheKey, source_hash
 from inferir.ir.dtypes import DType, torch_dtype
 from inferir.ir.errors import ArtifactError
@@ -86,17 +86,12 @@ class _Pieces:
         self._held += content
         whole = len(self._held) // PIECE * PIECE
         for at in range(0, whole, PIECE):
-            self._write(self._held[at : at + PIECE])
+            write_all(self._file, self._held[at : at + PIECE])
         del self._held[:whole]
 
     def flush(self) -> None:
-        self._write(self._held)
+        write_all(self._file, self._held)
         self._held.clear()
-
-    def _write(self, content: bytearray) -> None:
-        left = memoryview(content)
-        while left:
-            left = left[self._file.write(left) :]
 
 
 @dataclass(frozen=True)
@@ -159,13 +154,12 @@ def write_weights(
 ) -> None:
     """Write every tensor of `types` to the safetensors file `path`: by its recipe, else from the checkpoint as it is.
 
-    `store` keeps finished tensors; `load` is called only for those it lacks. The file is written under a temporary name
-    and renamed. Raises `ArtifactError` naming file and reason (disk full, say), leaving nothing.
+    `store` keeps finished tensors; `load` is called only for those it lacks. The file appears whole or not at all.
+    Raises `ArtifactError` naming file and reason (disk full, say), leaving nothing.
     """
     head, make = _head(types), TensorMaker(load)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb", buffering=0) as file:
+        with new_file(path) as file:
             pieces = _Pieces(file)
             pieces.add(head)
             for done, (name, type_) in enumerate(types.items()):
@@ -174,12 +168,8 @@ def write_weights(
                 if progress is not None:
                     progress(done + 1, len(types))
             pieces.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _content(name: str, type_: TensorType, recipe: Graph | None, make: TensorMaker, store: WeightCache) -> bytes:

@@ -7,8 +7,6 @@ import contextlib
 import itertools
 import json
 import logging
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +18,9 @@ from typing import Any, Protocol
 
 import zmq
 
+from inferir.ir.child import child_environment
 from inferir.ir.errors import EngineError, InferirError
+from inferir.ir.held_folder import HeldFolder
 from inferir.server import messages as m
 from inferir.server.engine_link import EngineLink
 from inferir.server.errors import ApiError, engine_died, not_ready
@@ -77,7 +77,7 @@ class EngineProcessHandle:
 
     child: subprocess.Popen[bytes]
     link: EngineLink
-    folder: Path
+    folder: HeldFolder
     failed: m.Failed | None = None
 
     def close(self, *, kill: bool) -> None:
@@ -86,7 +86,7 @@ class EngineProcessHandle:
             self.child.kill()
         self.child.wait()
         self.link.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.remove()
 
 
 def start_child(
@@ -97,14 +97,13 @@ def start_child(
 ) -> EngineProcessHandle:
     """Bind a socket in a private folder and start an engine process that connects to it and says what to `receive`."""
     folder = make_socket_folder()
-    address = f"ipc://{folder}/engine"
+    address = f"ipc://{folder.path}/engine"
     link = EngineLink(context, address, receive)
     command = [sys.executable, "-P", "-m", "inferir.server.engine_process", address, str(artifact), json.dumps(options)]
-    environment = {**os.environ, m.PARENT: str(os.getpid())}
     # Signals that end the server reach a whole terminal or service; the child inherits that they are blocked.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
-        child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+        child = subprocess.Popen(command, env=child_environment(), stdin=subprocess.DEVNULL)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return EngineProcessHandle(child, link, folder)
@@ -300,7 +299,7 @@ class EngineClient:
                 if accepted is not None and not accepted.done():
                     accepted.set_exception(ApiError.refused(message))
             case m.Ready():
-                shutil.rmtree(self._handle.folder, ignore_errors=True)  # both ends are connected
+                self._handle.folder.remove()  # both ends are connected
                 self.capacity = message.capacity
                 self.phase = "ready"
 

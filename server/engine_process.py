@@ -5,15 +5,13 @@ It takes commands between steps and sends one message per step. It ends when the
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import signal
 import sys
 from concurrent.futures import Future
 
 import zmq
 
+from inferir.ir.child import die_with_parent
 from inferir.ir.errors import InferirError, QueueFullError, RequestError
 from inferir.runtime.build import load_engine
 from inferir.runtime.engine import Engine, Update
@@ -27,7 +25,6 @@ from inferir.server import messages as m
 
 IDLE_MS = 1000
 COMPILERS = ("tvm", "triton", "torch._inductor", "llvmlite")
-_PR_SET_PDEATHSIG = 1
 
 
 class EngineProcess:
@@ -165,7 +162,7 @@ def _logprobs(given: TokenLogprobs | None) -> m.Logprobs | None:
 def main(arguments: list[str]) -> int:
     """Load the artifact, say so, and serve. Returns the exit status."""
     address, artifact, options = arguments
-    die_with_parent(int(os.environ.pop(m.PARENT)))
+    die_with_parent()
     context = zmq.Context(io_threads=1)
     socket = context.socket(zmq.PAIR)
     socket.setsockopt(zmq.LINGER, m.LINGER_MS)
@@ -185,13 +182,6 @@ def main(arguments: list[str]) -> int:
     finally:
         socket.close()
         context.term()
-
-
-def die_with_parent(parent: int) -> None:
-    """Let the kernel end this process when process `parent`, which started it, ends in any way."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the call
-        sys.exit(0)
 
 
 if __name__ == "__main__":

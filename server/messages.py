@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-PARENT = "INFERIR_PARENT_PID"  # environment of the engine process: the process that started it
 LINGER_MS = 500  # for messages that are under way when a process ends
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import triton
@@ -18,6 +16,7 @@ from inferir.codegen.backend import KernelSource
 from inferir.codegen.triton.module import load_function, write_module
 from inferir.ir.errors import CodegenError, TargetError
 from inferir.ir.gpu_kernel import GpuKernel
+from inferir.ir.held_folder import scratch_folder
 from inferir.ir.target import Target
 
 ALIGNMENT = 16
@@ -56,12 +55,13 @@ def compile_kernel(
     chosen = check_options({**OPTIONS, "num_warps": kernel.tile["warps"], **(options or {})})
     signature = {name: f"*{kind}" for name, kind in kernel.params}
     attrs = {(i,): [["tt.divisibility", ALIGNMENT]] for i in range(len(signature))} if aligned else {}
-    with tempfile.TemporaryDirectory(prefix="inferir-triton-") as folder, _LOCK, triton.knobs.cache.scope():
-        triton.knobs.cache.dir = str(Path(folder, "cache"))
+    with scratch_folder("triton") as scratch, _LOCK, triton.knobs.cache.scope():
+        folder = scratch.path
+        triton.knobs.cache.dir = str(folder / "cache")
         with triton.knobs.compilation.scope(), triton.knobs.runtime.scope():
             triton.knobs.compilation.disable_line_info = True
             triton.knobs.runtime.interpret = False
-            fn = load_function(write_module(kernel.text, Path(folder)), kernel.name)
+            fn = load_function(write_module(kernel.text, folder), kernel.name)
             source = ASTSource(fn=fn, signature=signature, constexprs={}, attrs=attrs)
             try:
                 out = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=chosen)

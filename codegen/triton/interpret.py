@@ -12,10 +12,8 @@ Triton versions in `TESTED` and refuses others.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from inferir.codegen.backend import KernelSource
 from inferir.codegen.triton.module import load_function, write_module
+from inferir.ir.child import child_environment, die_with_parent
 from inferir.ir.errors import CodegenError
+from inferir.ir.held_folder import scratch_folder
 
 if TYPE_CHECKING:
     import torch
@@ -48,8 +48,8 @@ def run_interpreted(runs: Sequence[Run], timeout: float = 300.0) -> list[list[to
     """
     from safetensors.torch import load_file, save_file
 
-    with tempfile.TemporaryDirectory(prefix="inferir-triton-") as name:
-        folder = Path(name)
+    with scratch_folder("triton") as scratch:
+        folder = scratch.path
         jobs, tensors = [], {}
         for i, run in enumerate(runs):
             module = write_module(run.kernel.text, folder)
@@ -57,8 +57,8 @@ def run_interpreted(runs: Sequence[Run], timeout: float = 300.0) -> list[list[to
             tensors.update({f"{i}.{k}": t.clone().contiguous() for k, t in enumerate(run.tensors)})
         (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
         save_file(tensors, folder / "tensors.safetensors")
-        command = [sys.executable, "-m", "inferir.codegen.triton.interpret", name]
-        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-P", "-m", "inferir.codegen.triton.interpret", str(folder)]
+        environment = {**child_environment(), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if line.strip()]
@@ -147,4 +147,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    die_with_parent()
     main(Path(sys.argv[1]))

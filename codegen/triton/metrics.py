@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import re
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import triton
 
 from inferir.ir.errors import CodegenError
+from inferir.ir.held_folder import scratch_folder
 
 _USAGE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
@@ -56,10 +56,16 @@ def opcodes(image: bytes) -> Opcodes:
 
 
 def _run(tool: Any, option: str, image: bytes) -> str:
-    with tempfile.TemporaryDirectory(prefix="inferir-triton-") as folder:
-        path = Path(folder, "kernel.cubin")
+    with scratch_folder("triton") as folder:
+        path = Path(folder.address, "kernel.cubin")
         path.write_bytes(image)
-        done = subprocess.run((tool.path, option, str(path)), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            (tool.path, option, str(path)),
+            capture_output=True,
+            text=True,
+            check=False,
+            pass_fds=(folder.descriptor,),
+        )
     if done.returncode:
         raise CodegenError(f"{Path(tool.path).name}: {done.stderr.strip() or f'exit status {done.returncode}'}")
     return done.stdout

@@ -21,6 +21,7 @@ from inferir.codegen.tvm.llvm_lib import library
 from inferir.codegen.tvm.parse import parse_module
 from inferir.codegen.tvm.source import helper_names
 from inferir.ir.errors import CodegenError
+from inferir.ir.held_folder import HeldFolder, scratch_folder
 from inferir.ir.target import Target
 
 LIBRARY_VARIABLE = "LLVM_LIBRARY"
@@ -91,15 +92,24 @@ def _reason(error: Exception, source: str) -> str:
 def build_module(source: str, target: Target) -> bytes:
     """Build module text into the bytes of a shared object with plain C symbols. Raises `CodegenError`."""
     module = compile_object(source, target)
-    with tempfile.TemporaryDirectory(prefix="inferir-build-") as folder:
-        obj, out, exports = (str(Path(folder) / name) for name in ("module.o", "module.so", "exports"))
-        module.write_to_file(obj)
-        Path(exports).write_text(_EXPORTS)
-        command = [_linker(), *_LINK, f"--version-script={exports}", "-o", out, obj]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise CodegenError(f"linking failed: {done.stderr.strip()}")
-        return Path(out).read_bytes()
+    try:
+        with scratch_folder("build") as folder:
+            return _link(module, folder)
+    except OSError as error:
+        where = tempfile.gettempdir()
+        raise CodegenError(f"no temporary files can be written in {where}: {error.strerror or error}") from None
+
+
+def _link(module: Any, folder: HeldFolder) -> bytes:
+    """Write object code and link it. The folder is reached by its descriptor: what comes out is what went in."""
+    obj, out, exports = (f"{folder.address}/{name}" for name in ("module.o", "module.so", "exports"))
+    module.write_to_file(obj)
+    Path(exports).write_text(_EXPORTS)
+    command = [_linker(), *_LINK, f"--version-script={exports}", "-o", out, obj]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, pass_fds=(folder.descriptor,))
+    if done.returncode:
+        raise CodegenError(f"linking failed: {done.stderr.strip()}")
+    return Path(out).read_bytes()
 
 
 def _linker() -> str:

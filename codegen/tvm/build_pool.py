@@ -1,28 +1,29 @@
 """Building many modules in parallel worker processes.
 
-A worker is `python -m inferir.codegen.tvm.build_pool`: it imports TVM once (about a second, without torch, which TVM
-would load if it could) and builds one module after another. Requests and answers are a line of JSON each; an answer
-with a module is followed by its bytes.
+A worker builds one module after another. One that dies, ended for want of memory perhaps, is replaced; what it was
+building is built again when the others are done, so that it has the machine for itself. A module that costs a process
+its life twice is an error that names it.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import queue
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-import inferir
+from inferir.codegen.tvm.build_worker import Worker, WorkerDiedError
 from inferir.ir.errors import CodegenError
 from inferir.ir.target import Target
 
 Progress = Callable[[int, int], None]
 """`progress(built, total)` after each module, called from other threads than the caller's, one at a time."""
+
+_TRIES = 2
+_MOST_DEATHS = 2
+"""Workers that may die in a thread before it ends: where none can live, not every module is tried."""
 
 
 @dataclass(frozen=True)
@@ -41,112 +42,91 @@ def build_many(jobs: Sequence[BuildJob], workers: int = 0, progress: Progress | 
     job; the other jobs are given up then. Interrupted, it ends all processes at once.
     """
     count = min(workers or len(os.sched_getaffinity(0)), len(jobs))
-    results: list[bytes | None] = [None] * len(jobs)
-    errors: list[CodegenError] = []
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for index in sorted(range(len(jobs)), key=lambda i: -len(jobs[i].source)):
-        waiting.put(index)
-    lock = threading.Lock()
-    started: list[_Worker] = []
+    return _Builds(jobs, progress).run(count)
 
-    def serve() -> None:
-        try:
-            with _Worker() as worker:
-                started.append(worker)
-                while not errors:
-                    try:
-                        index = waiting.get_nowait()
-                    except queue.Empty:
-                        return
-                    results[index] = worker.build(jobs[index])
-                    with lock:
-                        if progress is not None:
-                            progress(sum(r is not None for r in results), len(jobs))
-        except CodegenError as error:
-            errors.append(error)
-        except Exception as error:
-            errors.append(CodegenError(f"building kernels failed: {error}"))
 
-    threads = [threading.Thread(target=serve, daemon=True) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
+class _Builds:
+    """One call of `build_many`."""
+
+    def __init__(self, jobs: Sequence[BuildJob], progress: Progress | None) -> None:
+        self.jobs = jobs
+        self.progress = progress
+        self.results: list[bytes | None] = [None] * len(jobs)
+        self.errors: list[CodegenError] = []
+        self.tries = [0] * len(jobs)
+        self.waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.lock = threading.Lock()
+        self.started: list[Worker] = []
+
+    def run(self, count: int) -> list[bytes]:
+        for index in sorted(range(len(self.jobs)), key=lambda i: -len(self.jobs[i].source)):
+            self.waiting.put(index)
+        threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(count)]
         for thread in threads:
-            thread.join()
-    except BaseException:
-        errors.append(CodegenError("building kernels was interrupted"))
-        for worker in started:
-            worker.kill()
-        raise
-    if errors:
-        raise errors[0]
-    return [r for r in results if r is not None]
-
-
-class _Worker:
-    """A worker process, from the parent's side."""
-
-    def __enter__(self) -> _Worker:
-        root = str(Path(next(iter(inferir.__path__))).parent)
-        path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "inferir.codegen.tvm.build_pool"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            process_group=0,  # Ctrl-C is for this process alone, which ends its workers then
-        )
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._process.stdin:
-            self._process.stdin.close()
-        if exception[0] is not None:
-            self.kill()
-        self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def build(self, job: BuildJob) -> bytes:
-        """Send a job and wait for its module."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request = {"source": job.source, "target": job.target.record()}
+            thread.start()
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-            answer = json.loads(line) if line else None
-            if answer is not None and "error" not in answer:
-                return self._process.stdout.read(int(answer["bytes"]))
-        except BrokenPipeError:
-            answer = None
-        if answer is None:
-            raise CodegenError(f"{job.name}: the build process ended with status {self._process.wait()}")
-        raise CodegenError(f"{job.name}: {answer['error']}")
+            for thread in threads:
+                thread.join()
+            for index in [i for i, result in enumerate(self.results) if result is None]:
+                if not self.errors:
+                    self._build_alone(index)
+        except BaseException:
+            self.errors.append(CodegenError("building kernels was interrupted"))
+            for worker in self.started:
+                worker.kill()
+            raise
+        if self.errors:
+            raise self.errors[0]
+        return [r for r in self.results if r is not None]
 
+    def _serve(self) -> None:
+        """Build what waits; what a worker died of is left for later."""
+        for _ in range(_MOST_DEATHS):
+            if self.errors:
+                return
+            try:
+                with self._worker() as worker:
+                    while not self.errors:
+                        try:
+                            index = self.waiting.get_nowait()
+                        except queue.Empty:
+                            return
+                        self._build(worker, index)
+            except WorkerDiedError:
+                continue
+            except CodegenError as error:
+                self.errors.append(error)
+            except Exception as error:
+                self.errors.append(CodegenError(f"building kernels failed: {error}"))
+            return
 
-def _serve() -> None:
-    """The worker's side: build modules until the input ends."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints must not mix with answers
-    # TVM imports torch where it finds it, only to exchange tensors with it.
-    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
-    from inferir.codegen.tvm.build import build_module
+    def _build_alone(self, index: int) -> None:
+        while True:
+            try:
+                with self._worker() as worker:
+                    self._build(worker, index)
+                return
+            except WorkerDiedError as error:
+                if self.tries[index] >= _TRIES:
+                    raise CodegenError(
+                        f"{self.jobs[index].name}: the process that builds it {error}, twice, the last time with no "
+                        "other beside it; the machine may be short of memory"
+                    ) from None
+            except OSError as error:
+                raise CodegenError(f"building kernels failed: {error}") from None
 
-    for line in sys.stdin.buffer:
-        request = json.loads(line)
-        try:
-            module = build_module(request["source"], Target.from_record(request["target"]))
-        except CodegenError as error:
-            answers.write(json.dumps({"error": str(error)}).encode() + b"\n")
-        else:
-            answers.write(json.dumps({"bytes": len(module)}).encode() + b"\n" + module)
-        answers.flush()
+    def _build(self, worker: Worker, index: int) -> None:
+        self.tries[index] += 1
+        job = self.jobs[index]
+        self.results[index] = worker.build(job.name, job.source, job.target)
+        with self.lock:
+            if self.progress is not None:
+                self.progress(sum(r is not None for r in self.results), len(self.jobs))
 
-
-if __name__ == "__main__":
-    _serve()
+    @contextmanager
+    def _worker(self) -> Iterator[Worker]:
+        with Worker() as worker:
+            self.started.append(worker)
+            if self.errors:
+                worker.kill()  # interrupted while it was started
+            yield worker

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import jinja2
@@ -13,6 +12,7 @@ from inferir.artifact_svg import reuse, section_svg
 from inferir.commands.console import size
 from inferir.commands.memory_table import memory_rows
 from inferir.inspect_artifact import ArtifactView, bucket_rows, buckets_text, short_provenance, summary
+from inferir.ir.atomic_file import replace_file
 from inferir.ir.errors import InferirError
 
 _TEMPLATE = Path(__file__).with_name("artifact_page.html")
@@ -44,16 +44,12 @@ def artifact_page(view: ArtifactView) -> str:
 
 
 def write_page(view: ArtifactView, file: Path) -> None:
-    """Write the page to `file` by a rename. Raises `InferirError` naming the file if that fails."""
+    """Write the page to `file` as a whole. Raises `InferirError` naming the file if that fails."""
     page = artifact_page(view)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(page, encoding="utf-8")
-        os.replace(temporary, file)
+        replace_file(file, page.encode())
     except OSError as error:
         raise InferirError(f"{file}: cannot be written: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _run(run: Run, number: int) -> dict[str, object]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,6 @@ from inferir.codegen.tvm.regions import NEXT_ATTENTION, WORKSPACE
 from inferir.compile_types import WEIGHT_FILE, Captured, CompileOptions, DebugOptions
 from inferir.frontend.facts import ModelFacts
 from inferir.ir.artifact import (
-    MANIFEST,
     ArenaArg,
     BucketRecord,
     Call,
@@ -33,7 +29,6 @@ from inferir.ir.artifact import (
     write_manifest,
 )
 from inferir.ir.dims import dim_str
-from inferir.ir.errors import ArtifactError
 from inferir.ir.graph import Graph
 from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
 from inferir.ir.printer import print_graph
@@ -41,30 +36,6 @@ from inferir.ir.target import Target
 from inferir.ir.types import TensorType
 from inferir.passes.manager import PipelineResult
 from inferir.runtime.tool_style import detect_style
-
-
-def check_place(path: Path) -> None:
-    if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
-        raise ArtifactError(f"{path} exists and is not an artifact; choose another place")
-
-
-@contextmanager
-def artifact_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that takes its place if the block succeeds, and vanishes if not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
-        yield temporary
-        if path.exists():
-            os.rename(path, old)
-        os.rename(temporary, path)
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def assemble(

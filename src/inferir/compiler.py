@@ -15,12 +15,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 
-from inferir.assemble import artifact_folder, assemble, check_place
+from inferir.artifact_folder import artifact_folder, check_place
+from inferir.assemble import assemble
 from inferir.codegen import packing
 from inferir.codegen.cache import CacheOptions, CompileCache
 from inferir.codegen.captured import frontend_key, through_cache
@@ -35,6 +35,7 @@ from inferir.ir.attn_split import max_partials
 from inferir.ir.bucket import Bucket, default_buckets, parse_buckets
 from inferir.ir.errors import InferirError, TargetError
 from inferir.ir.graph import Graph
+from inferir.ir.held_folder import scratch_folder
 from inferir.ir.parser import parse_graph
 from inferir.ir.printer import print_graph
 from inferir.ir.target import Target
@@ -247,10 +248,10 @@ def checkpoint(captured: Captured, source: ModelSource) -> Any:
     """The graph's weights over the checkpoint of `source`. Raises `WeightError` unless every tensor is used."""
     from inferir.frontend.trace import TracedModel
 
-    with TemporaryDirectory(prefix="inferir-") as name:
+    with scratch_folder("trace") as folder:
         for file, content in captured.trace.items():
-            (Path(name) / file).write_bytes(content)
-        traced = TracedModel.load(Path(name))
+            (folder.path / file).write_bytes(content)
+        traced = TracedModel.load(folder.path)
     return traced.weights(source.weights)
 
 

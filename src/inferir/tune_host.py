@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from inferir.codegen.tvm.candidates import Race
 from inferir.codegen.tvm.tiles import Product
 from inferir.ir.errors import InferirError
 from inferir.ir.graph import Graph
+from inferir.ir.held_folder import scratch_folder
 from inferir.runtime import abi
 from inferir.runtime.cpu import last_level_cache_bytes
 from inferir.runtime.memory import Bytes, address, align, allocate, available_bytes
@@ -46,9 +46,7 @@ class KernelHost:
     """Measures the kernels of a race; `with` stops its threads at the end."""
 
     def __init__(self, race: Race, library: bytes, weights: Weights, threads: int) -> None:
-        with tempfile.NamedTemporaryFile(prefix="inferir-", suffix=".so") as file:
-            Path(file.name).write_bytes(library)
-            self._library = ctypes.CDLL(file.name)
+        self._library = load_library(library)
         self._words = race.row_words
         self._rows = row_counts(race.product)
         self._pool = WorkerPool(self._library, threads=threads, scratch_bytes=race.scratch_bytes)
@@ -92,6 +90,15 @@ class _Tables:
 
     arrays: Sequence[np.ndarray]
     memory: Sequence[Bytes]
+
+
+def load_library(library: bytes) -> ctypes.CDLL:
+    """Load a library through a private file, reached by its folder's descriptor: no other file can take its place."""
+    with scratch_folder("tune") as folder:
+        # The loader knows libraries by their path: a path is never used twice.
+        path = Path(folder.address, f"{folder.path.name}.so")
+        path.write_bytes(library)
+        return ctypes.CDLL(str(path))
 
 
 def row_counts(product: Product) -> list[int]:

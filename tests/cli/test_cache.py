@@ -94,7 +94,8 @@ def test_verify_json(cli: Callable[..., Any], root: Path) -> None:
     file = root / "v1" / "entries" / "bucket" / CacheKey(BUCKET).digest / "module.so"
     file.unlink()
     result = cli("cache", "verify", "--cache", root, "--json")
-    assert (result.status, result.json) == (1, {"damaged": [{"file": str(file), "reason": "missing"}], "intact": 2})
+    damaged = [{"file": str(file), "reason": "missing"}]
+    assert (result.status, result.json) == (1, {"damaged": damaged, "refused": [], "intact": 2})
 
 
 def test_prune_by_age(cli: Callable[..., Any], root: Path) -> None:
@@ -118,3 +119,29 @@ def test_prune_needs_a_limit(cli: Callable[..., Any], root: Path) -> None:
 @pytest.mark.parametrize("option", [("--max-size", "big"), ("--older-than", "old")])
 def test_prune_refuses_bad_limits(fails: Callable[..., str], root: Path, option: tuple[str, str]) -> None:
     assert f"{option[0]}: '{option[1]}' is not a" in fails("cache", "prune", *option, "--cache", root)
+
+
+@pytest.mark.parametrize("command", [("ls",), ("explain", "a"), ("verify",), ("prune", "--max-size", "0")])
+def test_a_cache_that_others_may_write_to_is_refused(
+    command: tuple[str, ...], root: Path, fails: Callable[..., str]
+) -> None:
+    root.chmod(0o777)
+    before = sorted(root.rglob("*"))
+    said = fails("cache", *command, "--cache", root)
+    assert f"compile cache {root}: {root} can be written to by other users" in said
+    assert sorted(root.rglob("*")) == before
+
+
+def test_verify_names_links_and_leaves_them(root: Path, tmp_path: Path, cli: Callable[..., Any]) -> None:
+    file = root / "v1" / "entries" / "bucket" / CacheKey(BUCKET).digest / "module.so"
+    file.rename(tmp_path / "module.so")
+    file.symlink_to(tmp_path / "module.so")
+    linked = root / "v1" / "entries" / "linked"
+    linked.symlink_to(tmp_path)
+    result = cli("cache", "verify", "--cache", root)
+    assert result.status == 1
+    assert result.out.splitlines()[:2] == [f"{linked}: is a link", f"{file}: is a link"]
+    assert result.out.endswith("2 entries intact, 0 damaged and dropped, 2 refused and left\n")
+    assert (tmp_path / "module.so").exists()
+    named = cli("cache", "verify", "--cache", root, "--json").json["refused"]
+    assert named == [{"file": str(p), "reason": "is a link"} for p in (linked, file)]

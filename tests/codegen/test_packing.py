@@ -1,6 +1,7 @@
 """Weight files: aligned, readable by the safetensors library, and all or nothing."""
 
 import errno
+import os
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 
 from inferir.codegen import packing
 from inferir.codegen.cache import CompileCache
+from inferir.ir import atomic_file
 from inferir.ir.dtypes import DType, torch_dtype
 from inferir.ir.errors import ArtifactError
 from inferir.ir.graph import Builder, Graph
@@ -92,7 +94,7 @@ def test_large_pieces_are_written_whole_and_aligned(tmp_path: Path, monkeypatch:
     expected, path = tmp_path / "expected", tmp_path / "w"
     packing.write_weights(expected, TYPES, {"twice": twice()}, TENSORS.__getitem__, store())
     monkeypatch.setattr(packing, "PIECE", 128)
-    monkeypatch.setattr(packing, "open", lambda path, mode, buffering: File(path, mode), raising=False)
+    monkeypatch.setattr(atomic_file, "open", lambda path, mode, buffering: File(path, mode), raising=False)
     packing.write_weights(path, TYPES, {"twice": twice()}, TENSORS.__getitem__, store())
     assert path.read_bytes() == expected.read_bytes()
     assert starts == sorted([*range(0, path.stat().st_size, 128), 128 + 96])
@@ -127,7 +129,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch:
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(packing.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ArtifactError, match="w: cannot be written: No space left on device"):
         packing.write_weights(tmp_path / "w", TYPES, {"twice": twice()}, TENSORS.__getitem__, store())
     assert list(tmp_path.iterdir()) == []

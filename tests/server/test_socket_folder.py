@@ -6,75 +6,43 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from serving import COMMAND, OPTIONS
 
-from inferir.server.socket_folder import MIN_AGE, make_socket_folder, remove_stale
-
-HOLD = """
-import os, sys, time, tempfile
-tempfile.tempdir = sys.argv[1]
 from inferir.server.socket_folder import make_socket_folder
-print(make_socket_folder(), flush=True)
-time.sleep(600)
-"""
 
 
-def old(folder: Path) -> None:
-    long_ago = time.time() - 10 * MIN_AGE
-    os.utime(folder, (long_ago, long_ago))
-
-
-def test_a_folder_goes_with_the_process_that_held_it(tmp_path: Path) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
-    try:
-        folder = Path(holder.stdout.readline().strip())
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        (folder / "engine").touch()
-        old(folder)
-        remove_stale(tmp_path)
-        assert folder.exists()
-    finally:
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
-        holder.stdout.close()
-    old(folder)
-    remove_stale(tmp_path)
-    assert not folder.exists()
-
-
-def test_what_stays(tmp_path: Path) -> None:
-    """New folders, folders with other files, links, and what is no folder."""
-    for name in ("inferir-new", "inferir-work", "other"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "inferir-work" / "result").touch()
-    (tmp_path / "inferir-file").touch()
-    (tmp_path / "inferir-link").symlink_to(tmp_path / "other")
-    for name in ("inferir-work", "inferir-file", "other"):
-        old(tmp_path / name)
-    names = {p.name for p in tmp_path.iterdir()}
-    remove_stale(tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == names
-    old(tmp_path / "inferir-new")
-    remove_stale(tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == names - {"inferir-new"}
-
-
-def test_descriptors_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_private_and_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    first = make_socket_folder()
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(5):
-        (first / "lock").unlink()
-        first.rmdir()
-        first = make_socket_folder()
-    assert len(os.listdir("/proc/self/fd")) == before
+    folder = make_socket_folder()
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    assert len(f"{folder.path.name}/engine") < 36  # of the 107 bytes that a socket's address has
+    folder.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_of_other_commands_stay(tiny_artifact: Path, tmp_path: Path) -> None:
+    """Old and empty ones, too: whose they are, the name does not tell."""
+    names = {"inferir-abcd1234", "inferir-trace-0123456789ab", "inferir-server-0123456789ab"}
+    for name in names:
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (1, 1))
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        [*COMMAND, str(tiny_artifact), "--port", "0", *OPTIONS], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    lines = (process.stdout.readline() for _ in range(5))
+    assert any(line.startswith("ready") for line in lines)
+    assert {p.name for p in tmp_path.iterdir()} == names
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert {p.name for p in tmp_path.iterdir()} == names
 
 
 def test_a_killed_server_leaves_nothing_for_long(tiny_artifact: Path, tmp_path: Path) -> None:
@@ -87,24 +55,20 @@ def test_a_killed_server_leaves_nothing_for_long(tiny_artifact: Path, tmp_path: 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def wait(seconds: float = 30.0) -> None:
+    def wait(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         end = time.monotonic() + seconds
-        while not any(place.glob("inferir-*/engine")):
+        while not condition():
             assert time.monotonic() < end
             time.sleep(0.005)
 
     killed = start()
-    wait()
+    wait(lambda: any(place.glob("inferir-*/engine")))
     killed.kill()
     killed.wait()
     (left,) = place.glob("inferir-*")
-    old(left)
-    (left / "engine").unlink()
-    old(left)
     following = start()
     try:
-        wait()
-        assert not left.exists()
+        wait(lambda: not left.exists())
     finally:
         following.send_signal(signal.SIGTERM)
         following.wait(30)

@@ -16,6 +16,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, build_opener
 
 from inferir.commands.bench_metrics import distribution
+from inferir.ir.child import before_exec
 from inferir.ir.errors import InferirError
 
 _FIRST_TOKEN = """
@@ -51,7 +52,14 @@ def _started(program: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], IO
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         begin = time.perf_counter()
         command = [sys.executable, "-P", "-c", *program]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            preexec_fn=before_exec(),
+        )
         try:
             yield process, errors, begin
         finally:

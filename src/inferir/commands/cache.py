@@ -76,16 +76,23 @@ def explain(
 
 @app.command()
 def verify(cache: Folder = None, json: a.Json = False) -> None:
-    """Read every file; damaged ones are named, their entries dropped, and the exit status is 1."""
+    """Read every file; damaged ones are named, their entries dropped, and the exit status is 1.
+
+    Links and what other users could have written are named, too, and left.
+    """
     opened = _open(cache)
     damage = opened.verify()
-    intact = len(opened.ls())
+    left = {name for d in damage if d.refused for name in (d.file.name, d.file.parent.name)}
+    intact = sum(entry.digest not in left for entry in opened.ls())
     if json:
-        print_json({"damaged": [{"file": str(d.file), "reason": d.reason} for d in damage], "intact": intact})
+        found = [[{"file": str(d.file), "reason": d.reason} for d in damage if d.refused is r] for r in (False, True)]
+        print_json({"damaged": found[0], "refused": found[1], "intact": intact})
     else:
         for d in damage:
             print(f"{d.file}: {d.reason}")
-        print(f"{opened.root}: {count(intact, 'entry')} intact, {len(damage)} damaged and dropped")
+        refused = sum(d.refused for d in damage)
+        text = f"{opened.root}: {count(intact, 'entry')} intact, {len(damage) - refused} damaged and dropped"
+        print(text + (f", {refused} refused and left" if refused else ""))
     if damage:
         raise typer.Exit(1)
 
