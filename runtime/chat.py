@@ -106,15 +106,18 @@ def _message(message: Message, index: int) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise RequestError(f"messages[{index}] needs a role", "messages")
     content = message.get("content")
+    if content is None and isinstance(message.get("refusal"), str):
+        content = message["refusal"]
     if content is None:
         content = ""
     elif isinstance(content, list | tuple):
         parts = []
         for part in content:
-            if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-                kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            text = part.get(kind) if kind in ("text", "refusal") else None  # a refusal is what an assistant said, too
+            if not isinstance(text, str):
                 raise RequestError(f"messages[{index}] has a part of type {kind!r}; only text is supported", "messages")
-            parts.append(part["text"])
+            parts.append(text)
         if not parts:
             raise RequestError(f"messages[{index}] has an empty list as content", "messages")
         content = "".join(parts)

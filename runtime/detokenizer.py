@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from inferir.runtime.stop_strings import StopMatcher
@@ -132,6 +132,41 @@ class Detokenizer:
         return text
 
 
+class MarkedDetokenizer(Detokenizer):
+    """A detokenizer that leaves special tokens out but for some, the marks of a structure in the text.
+
+    A mark's text comes as one piece. Stop strings are looked for in the text between marks, so the letters of a mark
+    are never one, unless a stop string is just the mark.
+    """
+
+    __slots__ = ("_marks", "_stops")
+
+    def __init__(
+        self, decoder: TextDecoder, marks: Mapping[int, str], stop: tuple[str, ...] = (), *, include_stop: bool = False
+    ) -> None:
+        super().__init__(decoder, stop, include_stop=include_stop)
+        self._marks = marks
+        self._stops = stop
+
+    def push(self, token: int, *, may_stop: bool = True) -> str:
+        mark = self._marks.get(token)
+        if mark is None or self.stopped_by is not None:
+            return super().push(token, may_stop=may_stop)
+        rest = self._decoder.flush()
+        before = self._take(rest) if may_stop else self._give(self._held + rest, "")
+        return before + self._give(self._held + self._shown(mark, may_stop), "")
+
+    def _shown(self, mark: str, may_stop: bool) -> str:
+        """What the text gets of `mark`, after which stop strings begin anew."""
+        if self.stopped_by is not None:  # in the text before it
+            return ""
+        self._matcher = StopMatcher(self._stops) if self._stops else None
+        if not may_stop or mark not in self._stops:
+            return mark
+        self.stopped_by = mark
+        return mark if self._include_stop else ""
+
+
 def make_detokenizer(
     tokenizer: Tokenizer,
     *,
@@ -139,11 +174,18 @@ def make_detokenizer(
     stop: tuple[str, ...] = (),
     include_stop: bool = False,
     skip_special: bool = True,
+    kept: Iterable[int] = (),
 ) -> Detokenizer:
-    """A detokenizer for what follows `prompt`, with the fastest decoder that `tokenizer` allows."""
+    """A detokenizer for what follows `prompt`, with the fastest decoder that `tokenizer` allows.
+
+    kept: special tokens that are not skipped in any case.
+    """
     decoder: TextDecoder
     if tokenizer.bytes is not None:
         decoder = BytesDecoder(tokenizer.bytes, tokenizer.special_ids if skip_special else frozenset())
     else:
         decoder = WindowDecoder(tokenizer, skip_special=skip_special, context=prompt)
+    marks = {i: tokenizer.token(i) or "" for i in kept if i in tokenizer.special_ids} if skip_special else {}
+    if marks:
+        return MarkedDetokenizer(decoder, marks, stop, include_stop=include_stop)
     return Detokenizer(decoder, stop, include_stop=include_stop)

@@ -223,6 +223,7 @@ class Engine:
                     stop=params.stop_strings,
                     include_stop=params.include_stop_str_in_output,
                     skip_special=params.skip_special_tokens,
+                    kept=params.kept_ids,
                 )
             if params.prompt_logprobs is not None:
                 request.prompt_logprobs = [None]

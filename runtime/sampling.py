@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from inferir.ir.errors import RequestError
+from inferir.runtime.integers import integral, integrals
 
 if TYPE_CHECKING:
     from inferir.runtime.structured.spec import StructuredSpec
@@ -25,6 +26,8 @@ MAX_LOGPROBS = 20
 INT_LIMIT = 2**63 - 1
 """Largest integer that a request may hold where nothing smaller is said; it must pass between processes."""
 BIAS_LIMIT = 100.0
+LEAST_TOP_P = 2.0**-126
+"""What a smaller top_p is taken as, 0 too: the smallest number above 0 that kernels tell from it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,8 +40,9 @@ class SamplingParams:
 
     temperature: 0 picks the most likely token; above 0, logits are divided by it before the draw. min_p: only tokens at
     least this share as likely as the most likely one. top_k: only the k most likely; 0 and -1 are no limit, as is
-    anything beyond the vocabulary. top_p: only the most likely that make up this share. They apply in this order, each
-    to what the one before left; tokens exactly as likely as the last one kept stay too.
+    anything beyond the vocabulary. top_p: only the most likely that make up this share; 0 is the smallest number above
+    it. They apply in this order, each to what the one before left; tokens exactly as likely as the last one kept stay
+    too.
 
     allowed_token_ids: only these. logit_bias: numbers added to logits by token id (strings of digits are ids too),
     from -100 to 100. bad_words: never complete these texts, as tokens encode them at the start of a text or after
@@ -49,14 +53,15 @@ class SamplingParams:
     stop: generation ends before the first of these strings appears in the text (or after it, with
     include_stop_str_in_output). stop_token_ids: generation ends with one of these tokens, whose text is left out.
     min_tokens: generated tokens before which none of these, nor an end-of-sequence token, ends it. ignore_eos: go on
-    after an end-of-sequence token. skip_special_tokens: leave special tokens out of the text.
+    after an end-of-sequence token. skip_special_tokens: leave special tokens out of the text,
+    but for kept_special_ids: marks of a structure that somebody reads from it.
 
     structured: what the text must look like, as an object with one of the keys `json` (a schema, as object or JSON
     text), `json_object` (true), `regex`, `choice` (a list of strings) and `grammar` (GBNF text), or a `StructuredSpec`.
 
     logprobs, prompt_logprobs: also give log-probabilities of this many most likely tokens, before all of the above.
 
-    Raises `RequestError` naming the field for a value that is invalid.
+    Integers may be given as numbers such as 5.0. Raises `RequestError` naming the field for a value that is invalid.
     """
 
     max_tokens: int | None = 16
@@ -67,6 +72,7 @@ class SamplingParams:
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    kept_special_ids: tuple[int, ...] | list[int] | None = None
     n: int = 1
     top_p: float = 1.0
     top_k: int = 0
@@ -83,18 +89,18 @@ class SamplingParams:
     structured: StructuredSpec | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        _integer("max_tokens", self.max_tokens, low=1)
-        _integer("seed", self.seed, low=-(2**63), high=2**64 - 1)
         for name, low, high in _INTEGERS:
             value = getattr(self, name)
-            if value is None and name not in ("logprobs", "prompt_logprobs"):
+            if value is None and name not in _OPTIONAL:
                 raise RequestError(f"{name} must be an integer, not None", name)
-            _integer(name, value, low, high)
+            if value is not None:
+                object.__setattr__(self, name, _integer(name, value, low, high))
         for name, least, most in _NUMBERS:
             _number(name, getattr(self, name), least, most)
-        for name in ("top_p", "repetition_penalty"):
-            if getattr(self, name) == 0:
-                raise RequestError(f"{name} must be above 0", name)
+        if self.top_p < LEAST_TOP_P:
+            object.__setattr__(self, "top_p", LEAST_TOP_P)
+        if self.repetition_penalty < LEAST_TOP_P:  # in kernels it would be 0
+            raise RequestError("repetition_penalty must be above 0", "repetition_penalty")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}", "min_tokens")
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
@@ -102,6 +108,7 @@ class SamplingParams:
                 raise RequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
         object.__setattr__(self, "stop", _stops(self.stop))
         object.__setattr__(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids, MAX_LISTED))
+        object.__setattr__(self, "kept_special_ids", _ids("kept_special_ids", self.kept_special_ids, MAX_LISTED))
         object.__setattr__(self, "bad_words", _words(self.bad_words))
         object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
         if self.allowed_token_ids is not None:
@@ -151,10 +158,17 @@ class SamplingParams:
     def stop_ids(self) -> frozenset[int]:
         return frozenset(self.stop_token_ids or ())
 
+    @property
+    def kept_ids(self) -> frozenset[int]:
+        return frozenset(self.kept_special_ids or ())
+
 
 _NAMES = tuple(f.name for f in fields(SamplingParams))
 
+_OPTIONAL = ("max_tokens", "seed", "logprobs", "prompt_logprobs")
 _INTEGERS: tuple[tuple[str, int, int | None], ...] = (
+    ("max_tokens", 1, None),
+    ("seed", -(2**63), 2**64 - 1),
     ("n", 1, MAX_ANSWERS),
     ("top_k", -1, None),
     ("min_tokens", 0, None),
@@ -180,14 +194,14 @@ def seed_i32(seed: int | None) -> int:
     return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=4).digest(), "little", signed=True)
 
 
-def _integer(name: str, value: object, low: int, high: int | None = None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
+def _integer(name: str, value: object, low: int, high: int | None = None) -> int:
+    number = integral(value)
+    if number is None:
         raise RequestError(f"{name} must be an integer, not {value!r}", name)
-    if value < low or value > (INT_LIMIT if high is None else high):
-        limits = f"at least {low}" if high is None and value < low else f"from {low} to {high or INT_LIMIT}"
+    if number < low or number > (INT_LIMIT if high is None else high):
+        limits = f"at least {low}" if high is None and number < low else f"from {low} to {high or INT_LIMIT}"
         raise RequestError(f"{name} must be {limits}, not {value}", name)
+    return number
 
 
 def _number(name: str, value: object, low: float, high: float) -> None:
@@ -214,15 +228,16 @@ def _stops(value: object) -> tuple[str, ...]:
 def _ids(name: str, value: object, most: int | None = None) -> tuple[int, ...]:
     if value is None:
         return ()
-    if not isinstance(value, list | tuple) or not all(isinstance(i, int) and not isinstance(i, bool) for i in value):
+    ids = integrals(value) if isinstance(value, list | tuple) else None
+    if ids is None:
         raise RequestError(f"{name} must be a list of token ids, not {value!r}", name)
-    if any(i < 0 for i in value):
-        raise RequestError(f"{name} must not be negative: {min(value)}", name)
-    if any(i > INT_LIMIT for i in value):
-        raise RequestError(f"{name}: {max(value)} is no token id", name)
-    if most is not None and len(value) > most:
-        raise RequestError(f"{name} takes at most {most} ids, not {len(value)}", name)
-    return tuple(value)
+    if any(i < 0 for i in ids):
+        raise RequestError(f"{name} must not be negative: {min(ids)}", name)
+    if any(i > INT_LIMIT for i in ids):
+        raise RequestError(f"{name}: {max(ids)} is no token id", name)
+    if most is not None and len(ids) > most:
+        raise RequestError(f"{name} takes at most {most} ids, not {len(ids)}", name)
+    return tuple(ids)
 
 
 def _spec(value: object) -> StructuredSpec | None:
@@ -253,8 +268,10 @@ def _bias(value: object) -> Mapping[int, float]:
         raise RequestError(f"logit_bias takes at most {MAX_LISTED} ids, not {len(value)}", "logit_bias")
     out: dict[int, float] = {}
     for key, number in value.items():
-        token = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 12 else key
-        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+        token = (
+            int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 12 else integral(key)
+        )
+        if token is None or token < 0:
             raise RequestError(f"logit_bias: {key!r} is not a token id", "logit_bias")
         if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= BIAS_LIMIT:
             wanted = f"a number from -{BIAS_LIMIT:g} to {BIAS_LIMIT:g}"

@@ -19,6 +19,7 @@ from inferir.server.body import read_json
 from inferir.server.chat import chat
 from inferir.server.completions import completions
 from inferir.server.errors import ApiError
+from inferir.server.field_table import ROUTES
 from inferir.server.gate import Gate
 from inferir.server.metrics import CONTENT_TYPE
 from inferir.server.responses import ClientGoneError, error_response, json_response
@@ -36,10 +37,10 @@ def make_app(service: Service) -> Gate:
         title="Inferir", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=None
     )
     _add_status_routes(app, service)
-    _add_post(app, service, "/v1/completions", completions, fields.COMPLETIONS)
-    _add_post(app, service, "/v1/chat/completions", chat, fields.CHAT)
-    _add_post(app, service, "/tokenize", tokenize, fields.TOKENIZE)
-    _add_post(app, service, "/detokenize", detokenize, fields.DETOKENIZE)
+    _add_post(app, service, "/v1/completions", completions)
+    _add_post(app, service, "/v1/chat/completions", chat)
+    _add_post(app, service, "/tokenize", tokenize)
+    _add_post(app, service, "/detokenize", detokenize)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientGoneError, _client_gone)
@@ -85,11 +86,17 @@ def _add_status_routes(app: FastAPI, service: Service) -> None:
             }
         )
 
-    async def models() -> Response:
+    def entry(name: str) -> dict[str, Any]:
         root = str(service.options.artifact)
-        entry = {"object": "model", "created": created, "owned_by": "inferir", "root": root, "parent": None}
-        data = [{"id": n, **entry, "max_model_len": service.max_model_len} for n in service.names]
-        return json_response({"object": "list", "data": data})
+        known = {"id": name, "object": "model", "created": created, "owned_by": "inferir", "root": root}
+        return {**known, "parent": None, "max_model_len": service.max_model_len}
+
+    async def models() -> Response:
+        return json_response({"object": "list", "data": [entry(n) for n in service.names]})
+
+    async def model(name: str) -> Response:
+        service.check_model({"model": name})
+        return json_response(entry(name))
 
     async def index() -> Response:
         return Response(page, media_type="text/html", headers={"content-security-policy": _PAGE_POLICY})
@@ -101,16 +108,17 @@ def _add_status_routes(app: FastAPI, service: Service) -> None:
         ("/metrics", metrics),
         ("/stats", stats),
         ("/v1/models", models),
+        ("/v1/models/{name:path}", model),
         ("/", index),
     ):
-        app.add_api_route(path, call, methods=["GET", "HEAD"] if path != "/v1/models" else ["GET"], response_model=None)
+        app.add_api_route(path, call, methods=["GET", "HEAD"], response_model=None)
 
 
 _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
-def _add_post(app: FastAPI, service: Service, path: str, handler: Handler, checks: Mapping[str, fields.Check]) -> None:
-    sampling = checks is fields.COMPLETIONS or checks is fields.CHAT
+def _add_post(app: FastAPI, service: Service, path: str, handler: Handler) -> None:
+    record = ROUTES[path]
 
     async def route(request: Request) -> Response:
         service.check_ready()
@@ -121,17 +129,17 @@ def _add_post(app: FastAPI, service: Service, path: str, handler: Handler, check
             raise ApiError(400, "the body is nested too deeply") from None
 
     async def answer(request: Request, body: dict[str, Any]) -> Response:
-        warnings = fields.parse(body, checks, strict=service.options.strict, sampling=sampling)
+        warnings = fields.parse(body, record, strict=service.options.strict)
         service.check_model(body)
         headers = {}
         if warnings:
-            text = "; ".join(warnings[:10])
+            text = "; ".join(warnings)
             log.warning("%s: %s", path, text)
             headers["x-inferir-warning"] = text.encode("ascii", "backslashreplace").decode()
         return await handler(service, request, body, headers)
 
-    schema = request_body(checks, sampling=sampling)
-    app.add_api_route(path, route, methods=["POST"], response_model=None, openapi_extra=schema, name=path)
+    extra = request_body(record)
+    app.add_api_route(path, route, methods=["POST"], response_model=None, openapi_extra=extra, name=path)
 
 
 async def tokenize(service: Service, request: Request, body: Mapping[str, Any], headers: dict[str, str]) -> Response:
@@ -142,6 +150,7 @@ async def tokenize(service: Service, request: Request, body: Mapping[str, Any], 
     if body.get("messages") is not None:
         ids = await service.chat_tokens(body)
     else:
+        _check_plain(body)
         special = body.get("add_special_tokens")
         ids = await service.in_thread(service.encode, body["prompt"], add_special_tokens=special is None or special)
     out = {"count": len(ids), "max_model_len": service.max_model_len, "tokens": ids, "token_strs": None}
@@ -150,10 +159,17 @@ async def tokenize(service: Service, request: Request, body: Mapping[str, Any], 
     return json_response(out, headers=headers)
 
 
+def _check_plain(body: Mapping[str, Any]) -> None:
+    """Raise `ApiError` for a field that only a conversation has, and that would be ignored beside a text."""
+    for name in ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+        if body.get(name):
+            raise ApiError.invalid(f"{name} needs messages", name)
+
+
 async def detokenize(service: Service, request: Request, body: Mapping[str, Any], headers: dict[str, str]) -> Response:
     """The text of token ids, special tokens included."""
     ids = body.get("tokens")
-    if ids is None or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+    if ids is None:
         raise ApiError.invalid("tokens must be a list of token ids", "tokens")
     tokenizer = service.need_tokenizer("tokens")
     bad = next((i for i in ids if not 0 <= i < service.manifest.model.vocab_size), None)

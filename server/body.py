@@ -5,46 +5,60 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from email.message import Message
 from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 
-from inferir.server.errors import ApiError
+from inferir.server.content_coding import content_codings, decoded
+from inferir.server.errors import ApiError, too_large
 from inferir.server.responses import ClientGoneError
 
 READ_SECONDS = 30.0
+_CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
 
 
 async def read_json(request: Request, limit: int) -> dict[str, Any]:
     """The body as a JSON object of at most `limit` bytes.
 
-    Raises `ApiError` with status 400, 408 or 413, and `ClientGoneError` if the client leaves before its end.
+    Raises `ApiError` with status 400, 408, 413 or 415, and `ClientGoneError` if the client leaves before its end.
     """
-    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-        raise ApiError(400, f"the content type is {kind!r}; send application/json")
+    _check_type(request.headers.getlist("content-type"))
+    codings = content_codings(request.headers.getlist("content-encoding"))
     try:
-        return parse_object(await asyncio.wait_for(_read(request, limit), READ_SECONDS))
+        data = await asyncio.wait_for(_read(request, limit), READ_SECONDS)
+        return parse_object(decoded(data, codings, limit))
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {READ_SECONDS:g} s") from None
     except ClientDisconnect:
         raise ClientGoneError from None
 
 
+def _check_type(headers: list[str]) -> None:
+    """Raise `ApiError` for a body that says it is no JSON in UTF-8."""
+    if not headers:
+        return
+    message = Message()
+    message["content-type"] = ", ".join(headers)
+    kind, charset = message.get_content_type(), message.get_param("charset")
+    given = headers[0].split(";")[0].strip().lower()
+    if len(headers) > 1 or given != kind or (kind != "application/json" and not kind.endswith("+json")):
+        raise ApiError(400, f"the content type is {', '.join(headers)[:100]!r}; send application/json")
+    name = charset if isinstance(charset, str) else "utf-8" if charset is None else charset[2]
+    if name.strip().lower() not in _CHARSETS:
+        raise ApiError(415, f"the charset of the body is {name[:40]!r}; send UTF-8")
+
+
 async def _read(request: Request, limit: int) -> bytes:
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length) > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     out = bytearray()
     async for part in request.stream():
         out += part
         if len(out) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
     return bytes(out)
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"the body is larger than {limit:,} bytes", headers={"connection": "close"})
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -15,7 +15,7 @@ from inferir.server.errors import ApiError
 from inferir.server.generation import Generation
 from inferir.server.logprobs import chat_logprobs, prompt_logprobs
 from inferir.server.messages import Logprobs, TokenEvent
-from inferir.server.parameters import engine_params, sequences, truncate, wish
+from inferir.server.parameters import check_priority, engine_params, sequences, truncate, wish
 from inferir.server.responses import answered, while_connected
 from inferir.server.service import Service
 
@@ -29,13 +29,15 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
     if n > service.options.max_sequences:
         raise ApiError.invalid(f"n={n} is more than {service.options.max_sequences} sequences in one request", "n")
     usage, continuous = fields.stream_options(body)
-    use = _tool_use(service, body)
-    wanted = body.get("max_completion_tokens") or body.get("max_tokens")
-    params = engine_params(body, service.sampling.values, wanted, None)
+    use, body = _tool_use(service, body)
+    params = engine_params(body, service.sampling.values, _most_tokens(body), None)
     params |= _logprobs(service, body)
+    if use is not None and use.marks:
+        params["kept_special_ids"] = list(use.marks.values())
     must_fit = "messages" if body.get("truncate_prompt_tokens") is None else None
     ids = truncate(await service.chat_tokens(body, must_fit), body, service.max_model_len)
     service.check_prompt(ids, "messages")
+    check_priority(service, body)
     generation = Generation(service.client, [ids], params, wish(body, use.spec if use else None))
     answer = _Answer(service, body, generation, use)
     await while_connected(request, generation.start())
@@ -49,7 +51,7 @@ class _Answer:
     def __init__(self, service: Service, body: Mapping[str, Any], generation: Generation, use: ToolUse | None) -> None:
         self._use = use
         self._readers = [use.reader() for _ in generation.choices] if use else []
-        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._id = f"chatcmpl-{body.get('request_id') or uuid.uuid4().hex}"
         self._created = int(time.time())
         self._model = body.get("model") or service.names[0]
         self._generation = generation
@@ -69,6 +71,7 @@ class _Answer:
             if self._readers:
                 reader = self._readers[i]
                 reader.feed("".join(c.text), final=True)
+                message["content"] = reader.content
                 if reader.calls:
                     message |= {"content": reader.content or None, "tool_calls": reader.calls}
             choice: dict[str, Any] = {
@@ -84,9 +87,7 @@ class _Answer:
         out = {**self._head("chat.completion"), "choices": choices, "usage": generation.usage()}
         if self._ids:
             out["prompt_token_ids"] = generation.prompts[0]
-        if self._scores and self._tokenizer is not None:
-            out["prompt_logprobs"] = prompt_logprobs(self._tokenizer, generation.choices[0].prompt_logprobs or [])
-        return out
+        return {**out, **self._prompt_scores()}
 
     async def stream(self, usage: bool, continuous: bool) -> AsyncIterator[dict[str, Any]]:
         """First the role of each answer, then a chunk per token that brings text."""
@@ -100,12 +101,22 @@ class _Answer:
                 out["usage"] = generation.usage_of(i) if continuous else None
             return out
 
-        for i in range(len(generation.choices)):
-            first = chunk(i, {"role": "assistant", "content": ""})
-            if self._ids and i == 0:
-                first["prompt_token_ids"] = generation.prompts[0]
-            yield first
-        async for i, event in generation.events():
+        def roles() -> Iterator[Any]:
+            for i in range(len(generation.choices)):
+                first = chunk(i, {"role": "assistant", "content": ""})
+                if self._ids and i == 0:
+                    first["prompt_token_ids"] = generation.prompts[0]
+                yield first if i else {**first, **self._prompt_scores()}
+
+        begun = not self._scores
+        if begun:
+            for first in roles():
+                yield first
+        async for i, event in self._events():
+            if not begun:
+                begun = True
+                for first in roles():
+                    yield first
             deltas = self._deltas(i, event)
             for delta in deltas[:-1]:
                 yield chunk(i, delta)
@@ -119,6 +130,28 @@ class _Answer:
                 yield out
         if usage:
             yield {**head, "choices": [], "usage": generation.usage()}
+
+    async def _events(self) -> AsyncIterator[tuple[int, TokenEvent]]:
+        """Events of all answers. If the prompt's scores are wanted, which the first answer's first event brings, none
+        comes before that.
+        """
+        held: list[tuple[int, TokenEvent]] = []
+        scored = not self._scores
+        async for i, event in self._generation.events():
+            scored = scored or i == 0
+            if not scored:
+                held.append((i, event))
+                continue
+            yield i, event
+            for other in held:
+                yield other
+            held = []
+
+    def _prompt_scores(self) -> dict[str, Any]:
+        """The field `prompt_logprobs`, if it is wanted."""
+        if not self._scores or self._tokenizer is None:
+            return {}
+        return {"prompt_logprobs": prompt_logprobs(self._tokenizer, self._generation.choices[0].prompt_logprobs or [])}
 
     def _deltas(self, i: int, event: TokenEvent) -> list[dict[str, Any]]:
         """What an event adds to message i."""
@@ -150,10 +183,23 @@ def _logprobs(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _tool_use(service: Service, body: Mapping[str, Any]) -> ToolUse | None:
-    """What the request does with tools; what that takes is loaded with the first one."""
-    if not body.get("tools") and body.get("tool_choice") is None:
-        return None
-    from inferir.server.tools import tool_use
+def _most_tokens(body: Mapping[str, Any]) -> int | None:
+    """Tokens of an answer at most, which two fields may say."""
+    newer, older = body.get("max_completion_tokens"), body.get("max_tokens")
+    if newer is not None and older is not None and newer != older:
+        text = f"max_tokens={older} and max_completion_tokens={newer} contradict each other"
+        raise ApiError.invalid(text, "max_tokens")
+    return newer if older is None else older
 
-    return tool_use(body, service.tool_style)
+
+def _tool_use(service: Service, body: Mapping[str, Any]) -> tuple[ToolUse | None, Mapping[str, Any]]:
+    """What the request does with tools, and its fields with the tools that the template gets.
+
+    What that takes is loaded with the first request that has tools.
+    """
+    if not body.get("tools") and body.get("tool_choice") is None:
+        return None, body
+    from inferir.server.tools import shown_tools, tool_use
+
+    use = tool_use(body, service.tool_style, service.tokenizer)
+    return use, {**body, "tools": shown_tools(body, without=service.options.hide_unused_tools)}

@@ -10,12 +10,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from inferir.runtime.integers import integrals
 from inferir.server import fields
 from inferir.server.errors import ApiError
 from inferir.server.generation import Generation
 from inferir.server.logprobs import CompletionLogprobs, joined, prompt_logprobs
 from inferir.server.messages import Logprobs
-from inferir.server.parameters import engine_params, sequences, truncate, wish
+from inferir.server.parameters import check_priority, engine_params, sequences, truncate, wish
 from inferir.server.responses import answered, while_connected
 from inferir.server.service import Service
 
@@ -36,6 +37,7 @@ async def completions(service: Service, request: Request, body: Mapping[str, Any
         params["logprobs"] = body["logprobs"]
         if body.get("echo"):
             params["prompt_logprobs"] = max(body["logprobs"], body.get("prompt_logprobs") or 0)
+    check_priority(service, body)
     prompts = await _prompts(service, body, n)
     generation = Generation(service.client, prompts, params, wish(body), discard=scoring)
     echoes = _echoes(service, body, prompts)
@@ -50,7 +52,7 @@ class _Answer:
 
     def __init__(self, service: Service, body: Mapping[str, Any], generation: Generation, echoes: list[str]) -> None:
         self._head = {
-            "id": f"cmpl-{uuid.uuid4().hex}",
+            "id": f"cmpl-{body.get('request_id') or uuid.uuid4().hex}",
             "object": "text_completion",
             "created": int(time.time()),
             "model": body.get("model") or service.names[0],
@@ -76,8 +78,7 @@ class _Answer:
         for i, c in enumerate(generation.choices):
             choice = self._choice(i, self._echoes[i] + "".join(c.text), c.finish_reason, c.stop_reason)
             choice["logprobs"] = self._given_logprobs(i, c.logprobs, first=True, final=True)
-            if self._scores and self._tokenizer is not None:
-                choice["prompt_logprobs"] = prompt_logprobs(self._tokenizer, c.prompt_logprobs or [])
+            choice |= self._prompt_scores(i)
             if self._ids:
                 choice |= {"token_ids": c.tokens, "prompt_token_ids": generation.prompts[i // generation.n]}
             choices.append(choice)
@@ -89,7 +90,7 @@ class _Answer:
         begun: set[int] = set()
         async for i, event in generation.events():
             first = i not in begun
-            bare = not (event.text or event.finish_reason or (first and self._echoes[i]))
+            bare = not (event.text or event.finish_reason or (first and (self._echoes[i] or self._scores)))
             if bare and not (self._ids or self._logprobs):
                 continue
             begun.add(i)
@@ -103,12 +104,20 @@ class _Answer:
                 choice["token_ids"] = [] if event.token is None else [event.token]
                 if first:
                     choice["prompt_token_ids"] = generation.prompts[i // generation.n]
+            if first:
+                choice |= self._prompt_scores(i)
             chunk = {**self._head, "choices": [choice]}
             if usage:
                 chunk["usage"] = generation.usage_of(i) if continuous else None
             yield chunk
         if usage:
             yield {**self._head, "choices": [], "usage": generation.usage()}
+
+    def _prompt_scores(self, i: int) -> dict[str, Any]:
+        """The field `prompt_logprobs` of sequence i, if it is wanted."""
+        if not self._scores or self._tokenizer is None:
+            return {}
+        return {"prompt_logprobs": prompt_logprobs(self._tokenizer, self._generation.choices[i].prompt_logprobs or [])}
 
     def _given_logprobs(self, i: int, given: list[Logprobs], *, first: bool, final: bool) -> dict[str, Any] | None:
         """Log-probabilities of the next tokens of sequence i, behind those of an echoed prompt at first."""
@@ -159,8 +168,8 @@ async def _prompts(service: Service, body: Mapping[str, Any], n: int) -> list[li
             ids = await service.in_thread(
                 service.encode, one, add_special_tokens=special is None or special, must_fit=must_fit
             )
-        elif isinstance(one, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in one):
-            ids = one
+        elif isinstance(one, list) and (given := integrals(one)) is not None:
+            ids = given
         else:
             raise ApiError.invalid("prompt must be a string, token ids, or a list of either", "prompt")
         ids = truncate(ids, body, service.max_model_len)

@@ -148,10 +148,11 @@ def _event(update: Update) -> m.TokenEvent:
         logprobs=_logprobs(update.logprobs),
         error=request.error,
     )
-    if len(request.outputs) == 1 and update.token is not None:
+    first = len(request.outputs) == 1 and update.token is not None
+    if first:
         event.queued = request.timing.queue
-        if request.prompt_logprobs is not None:
-            event.prompt_logprobs = [_logprobs(p) for p in request.prompt_logprobs]
+    if request.prompt_logprobs is not None and (first or not request.outputs):  # an answer may have no token at all
+        event.prompt_logprobs = [_logprobs(p) for p in request.prompt_logprobs]
     return event
 
 

@@ -15,6 +15,7 @@ _TYPES = {
     405: "invalid_request_error",
     408: "timeout_error",
     413: "invalid_request_error",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
@@ -48,6 +49,11 @@ class ApiError(Exception):
         if refusal.busy:
             return ApiError(429, refusal.message, code="queue_full", headers={"retry-after": "1"})
         return ApiError(400, refusal.message, refusal.field)
+
+
+def too_large(limit: int) -> ApiError:
+    """For a body of more than `limit` bytes."""
+    return ApiError(413, f"the body is larger than {limit:,} bytes", headers={"connection": "close"})
 
 
 def engine_died() -> ApiError:

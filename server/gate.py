@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inferir.server.errors import ApiError
 from inferir.server.responses import error_response
+from inferir.server.targets import origin_form
 
 OPEN_PATHS = frozenset({"/", "/health", "/ready", "/version", "/metrics", "/stats"})
 METHODS = "GET, HEAD, POST, OPTIONS"
@@ -38,6 +39,7 @@ class Gate:
             else:
                 await send({"type": "websocket.close"})
             return
+        scope = origin_form(scope)
         started = time.monotonic()
         headers = Headers(scope=scope)
         request_id = _request_id(headers.get("x-request-id"))
@@ -67,6 +69,9 @@ class Gate:
     async def _pass(self, scope: Scope, headers: Headers, allowed: str | None, receive: Receive, send: Send) -> None:
         if scope["method"] == "OPTIONS" and "origin" in headers and "access-control-request-method" in headers:
             await self._preflight(headers, allowed, send)
+        elif scope["method"] == "OPTIONS" and scope["path"] == "*":  # about the server as a whole
+            await send({"type": "http.response.start", "status": 204, "headers": [(b"allow", METHODS.encode())]})
+            await send({"type": "http.response.body", "body": b""})
         elif self._keys and scope["path"] not in OPEN_PATHS and not self._has_key(headers.getlist("authorization")):
             error = ApiError(
                 401,

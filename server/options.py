@@ -18,8 +18,8 @@ class ServerOptions:
     one of them. served_names: names that requests may give as model; the first is shown. grace: seconds that running
     requests get after SIGTERM. strict: refuse unknown fields. body_limit: bytes of a request. max_sequences: prompts
     times n in one request. tool_style: how the model writes tool calls; None: as its template does. generation_config:
-    whether the model's recommendations are defaults of requests, "auto" or "none". origins: origins that browsers may
-    call from, "*" for all.
+    whether the model's recommendations are defaults of requests, "auto" or "none". hide_unused_tools: leave tools
+    out of the prompt where `tool_choice` is "none". origins: origins that browsers may call from, "*" for all.
     """
 
     artifact: Path
@@ -36,5 +36,6 @@ class ServerOptions:
     origins: tuple[str, ...] = ("*",)
     tool_style: Style | None = None
     generation_config: str = "auto"
+    hide_unused_tools: bool = False
     metrics_prefix: str = "inferir"
     engine: Mapping[str, Any] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from inferir.server.messages import Spec
 
 if TYPE_CHECKING:
     from inferir.runtime.structured.spec import StructuredSpec
+    from inferir.server.service import Service
 
 
 def sequences(body: Mapping[str, Any]) -> int:
@@ -36,6 +37,16 @@ def engine_params(
         params["max_tokens"] = wanted
     n = sequences(body)
     return params if n == 1 else {**params, "n": n}
+
+
+def check_priority(service: Service, body: Mapping[str, Any]) -> None:
+    """Raise `ApiError` for a priority that nothing would look at."""
+    policy = service.options.engine.get("scheduling_policy", "fcfs")
+    if body.get("priority") and policy != "priority":
+        text = (
+            "priority has no effect under first come, first served; start the server with --scheduling-policy priority"
+        )
+        raise ApiError.invalid(text, "priority")
 
 
 def wish(body: Mapping[str, Any], forced: StructuredSpec | None = None) -> Wish:

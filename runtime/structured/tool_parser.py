@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,12 +64,14 @@ _Mode = Literal["content", "head", "arguments", "tail", "plain"]
 class ToolParser:
     """An incremental parser of one text in one style. names: functions that exist; a call to another is content.
 
-    finished_calls: calls that were read to their end.
+    hidden: tags that content leaves out, because they are special tokens. finished_calls: calls that were read to their
+    end.
     """
 
-    def __init__(self, style: Style, names: frozenset[str]) -> None:
+    def __init__(self, style: Style, names: frozenset[str], hidden: Collection[str] = ()) -> None:
         self._style = style
         self._names = names
+        self._hidden = hidden
         self._mode: _Mode = "content" if style == "hermes" else "head"
         self._text = ""  # not given out yet
         self._object = _ObjectEnd()
@@ -107,7 +110,12 @@ class ToolParser:
         """Up to the next opening tag. Blanks before it are dropped, so they are held back, as is a beginning of it."""
         self._drop_blanks()
         at = self._text.find(OPEN)
-        if at >= 0:
+        close = self._text.find(CLOSE, 0, at if at >= 0 else len(self._text)) if CLOSE in self._hidden else -1
+        if close >= 0:
+            rest = self._text[close + len(CLOSE) :]
+            self._give(events, close)
+            self._text = rest
+        elif at >= 0:
             kept = len(self._text[:at].rstrip(_BLANK))
             self._opened = self._text[kept : at + len(OPEN)]
             rest = self._text[at + len(OPEN) :]
@@ -116,7 +124,8 @@ class ToolParser:
         elif final:
             self._give(events, len(self._text))
         else:
-            known = self._text[: len(self._text) - _overlap(self._text, OPEN)]
+            tags = (OPEN, CLOSE) if CLOSE in self._hidden else (OPEN,)
+            known = self._text[: len(self._text) - max(_overlap(self._text, tag) for tag in tags)]
             self._give(events, len(known.rstrip(_BLANK)))
 
     def _head(self, events: list[Event], final: bool) -> None:
@@ -138,8 +147,9 @@ class ToolParser:
 
     def _not_a_call(self, events: list[Event]) -> None:
         """What was held back is content; in the json style, so is all that follows."""
-        if self._opened:
-            events.append(Content(self._opened))
+        shown = self._opened.removesuffix(OPEN) if OPEN in self._hidden else self._opened
+        if shown:
+            events.append(Content(shown))
         self._opened, self._mode = "", "content" if self._style == "hermes" else "plain"
         self._after_call = False
 

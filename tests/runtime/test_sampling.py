@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inferir.ir.errors import RequestError
@@ -28,7 +29,7 @@ from inferir.runtime.sampling import MAX_LISTED, SamplingParams, seed_i32
         ("temperature", "0.5"),
         ("temperature", True),
         ("temperature", None),
-        ("seed", 1.0),
+        ("seed", 1.5),
         ("seed", 2**64),
         ("stop", ""),
         ("stop", ["", "x"]),
@@ -46,24 +47,29 @@ from inferir.runtime.sampling import MAX_LISTED, SamplingParams, seed_i32
         ("n", 129),
         ("n", True),
         ("n", None),
-        ("top_p", 0.0),
+        ("top_p", -0.1),
         ("top_p", 1.01),
         ("top_p", math.nan),
         ("top_p", None),
         ("top_k", -2),
         ("top_k", 0.01),
-        ("top_k", 40.0),
+        ("top_k", 40.5),
         ("top_k", True),
         ("top_k", "a"),
         ("min_p", -0.1),
         ("min_p", 1.5),
         ("min_tokens", -1),
         ("min_tokens", 17),
-        ("min_tokens", 2.0),
+        ("min_tokens", 2.5),
         ("presence_penalty", 2.1),
         ("presence_penalty", "1"),
         ("frequency_penalty", -2.1),
         ("repetition_penalty", 0),
+        ("repetition_penalty", 1e-300),
+        ("stop_token_ids", [5.5]),
+        ("logit_bias", {5.5: 1.0}),
+        ("top_k", math.inf),
+        ("seed", 1e300),
         ("repetition_penalty", math.inf),
         ("logit_bias", {"a": 1.0}),
         ("logit_bias", {"-1": 1.0}),
@@ -89,7 +95,7 @@ from inferir.runtime.sampling import MAX_LISTED, SamplingParams, seed_i32
         ("logprobs", -1),
         ("logprobs", 21),
         ("logprobs", True),
-        ("prompt_logprobs", 1.0),
+        ("prompt_logprobs", 1.5),
         ("prompt_logprobs", 21),
     ],
 )
@@ -98,6 +104,24 @@ def test_refused_by_name(field: str, value: Any) -> None:
         SamplingParams(**{field: value})
     assert e.value.field == field
     assert "\n" not in str(e.value)
+
+
+def test_numbers_that_are_integers() -> None:
+    given = {"max_tokens": 5.0, "seed": -3.0, "n": 2.0, "top_k": 4e1, "logprobs": 1.0, "prompt_logprobs": 0.0}
+    more: dict[str, Any] = {"min_tokens": 2.0, "stop_token_ids": [7.0], "allowed_token_ids": [1, 2.0]}
+    params = SamplingParams(**given, **more, logit_bias={3.0: 1.0})  # type: ignore[arg-type]
+    read = {name: getattr(params, name) for name in given}
+    assert read == given
+    ids = (*params.stop_token_ids, *params.allowed_token_ids, *params.bias)  # type: ignore[misc]
+    assert ids == (7, 1, 2, 3)
+    assert {type(v) for v in (*read.values(), params.min_tokens, *ids)} == {int}
+
+
+@pytest.mark.parametrize("value", [0, 0.0, 5e-324, 1e-40])
+def test_top_p_of_nothing_is_the_smallest_share(value: float) -> None:
+    """Kernels compute in float32, in which smaller numbers may be 0, which keeps no token."""
+    share = SamplingParams(top_p=value).top_p
+    assert share == float(np.finfo(np.float32).tiny)
 
 
 def test_values_that_switch_a_parameter_off_are_accepted() -> None:

@@ -38,7 +38,7 @@ def test_what_changes_nothing(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("top_k", 2.5), ("top_p", 0), ("temperature", "hot"), ("max_new_tokens", 0), ("top_k", -2)]
+    ("name", "value"), [("top_k", 2.5), ("top_p", -1), ("temperature", "hot"), ("max_new_tokens", 0), ("top_k", -2)]
 )
 def test_what_no_request_could_say_is_ignored(name: str, value: Any) -> None:
     found = SamplingDefaults.of({name: value, "min_p": 0.5})

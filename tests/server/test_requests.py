@@ -8,6 +8,7 @@ import pytest
 from serving import Server, Start
 
 GENERATE = ("/v1/completions", "/v1/chat/completions")
+PART = "messages[0].content[0].type"
 USER = {"role": "user", "content": "x"}
 
 
@@ -46,7 +47,7 @@ def check_error(response: Any, status: int = 400, param: str | None = None) -> s
         ({"n": "2"}, "n"),
         ({"stream": 1}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"stream": True, "stream_options": {"x": True}}, "stream_options"),
+        ({"stream": True, "stream_options": [True]}, "stream_options"),
         ({"stop": ["x"] * 100000}, "stop"),
         ({"stop": [1]}, "stop"),
         ({"stop_token_ids": ["a"]}, "stop_token_ids"),
@@ -69,8 +70,8 @@ def test_completion_fields(server: Server, body: dict[str, Any], field: str) -> 
         ({"messages": None}, "messages"),
         ({"messages": []}, "messages"),
         ({"messages": "hi"}, "messages"),
-        ({"messages": [5]}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, "messages"),
+        ({"messages": [5]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, PART),
         ({"messages": [USER] * 5000}, "messages"),
         ({"chat_template": "{{ 1 }}"}, "chat_template"),
         ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs"),
@@ -148,8 +149,9 @@ def test_unknown_fields_in_strict_mode(start: Start) -> None:
 
 def test_priorities_and_salts(server: Server) -> None:
     plain = server.complete().json()["choices"]
-    assert server.complete(priority=-5, cache_salt="mine").json()["choices"] == plain
+    assert server.complete(priority=0, cache_salt="mine").json()["choices"] == plain
     check_error(server.complete(priority="high"), param="priority")
+    assert "--scheduling-policy" in check_error(server.complete(priority=-5), param="priority")
     check_error(server.complete(priority=2**40), param="priority")
     check_error(server.complete(cache_salt=5), param="cache_salt")
     check_error(server.complete(cache_salt="x" * 5000), param="cache_salt")

@@ -38,6 +38,13 @@ def serve(
         str,
         typer.Option(metavar="auto|hermes|json", help="How the model writes tool calls; auto: as its template does."),
     ] = "auto",
+    exclude_tools_when_tool_choice_none: Annotated[
+        bool,
+        typer.Option(
+            "--exclude-tools-when-tool-choice-none",
+            help='Leave the tools out of the prompt where tool_choice is "none".',
+        ),
+    ] = False,
     generation_config: Annotated[
         str,
         typer.Option(metavar="auto|none", help="Whether requests get what the model recommends for sampling."),
@@ -111,6 +118,7 @@ def serve(
             served_names=tuple(served_model_name or ()),
             chat_template=chat_template,
             tool_style=style(tool_style),
+            hide_unused_tools=exclude_tools_when_tool_choice_none,
             generation_config=generation_config,
             grace=grace,
             strict=strict,
