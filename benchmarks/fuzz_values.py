@@ -140,7 +140,11 @@ ENCODINGS: list[Callable[[str], tuple[dict[str, str], bytes]]] = [
     lambda text: ({"content-type": ";"}, b"\xff"),
     lambda text: ({"content-type": _JSON}, text.encode("utf-16")),
     lambda text: ({"content-type": _JSON}, text.encode("utf-32")),
-    lambda text: ({"content-type": _JSON, "content-encoding": "gzip"}, gzip.compress(text.encode())),
+    lambda text: ({"content-type": _JSON, "content-encoding": "br"}, text.encode()),
+    lambda text: ({"content-type": _JSON, "content-encoding": "gzip"}, text.encode()),
+    lambda text: ({"content-type": _JSON, "content-encoding": "gzip"}, gzip.compress(text.encode())[:-9]),
+    lambda text: ({"content-type": _JSON, "content-encoding": "gzip"}, gzip.compress(b" " * (64 << 20))),
+    lambda text: ({"content-type": f"{_JSON}; charset=utf-16"}, text.encode("utf-16")),
     lambda text: ({"content-type": _JSON}, text.encode() + b"\x00"),
     lambda text: ({"content-type": _JSON}, b"\xef\xbb\xbf" + text.encode()),
 ]

@@ -191,7 +191,9 @@ def test_errors(fails: Fails, cli: Cli, script: Script) -> None:
         ([{"error": {"message": "engine died"}}], "engine died"),
         ([{"error": "gone"}], "gone"),
         (["{"], "no part of a chat"),
-        ([{"choices": [{}]}], "no part of a chat"),
+        ([{"choices": [{}]}], "the stream ended without [DONE]"),
+        ([{"choices": [5]}], "no part of a chat"),
+        ([{"object": "error", "message": "gone", "code": 500}], "gone"),
     ],
 )
 def test_broken_answers(script: Script, events: list[Any], error: str) -> None:

@@ -39,7 +39,7 @@ async def _stream(client: Client, body: Mapping[str, Any], record: Record) -> No
 
 def _take(event: Any, record: Record, now: float) -> None:
     """Note what an event brings."""
-    for choice in event["choices"]:
+    for choice in event.get("choices") or ():
         ids = choice.get("token_ids")
         count = len(ids) if ids is not None else int(bool(choice.get("text")))
         record.tokens.extend([now] * count)

@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from inferir.commands.event_stream import EventReader, ServerEvent
 from inferir.ir.errors import InferirError
 
+DONE = "[DONE]"
 _LINE_LIMIT = 1 << 24
+_INTERIM_LIMIT = 100  # answers of status 1xx before the answer itself
 
 
 class HttpError(InferirError):
@@ -29,6 +32,10 @@ class HttpError(InferirError):
         super().__init__(message)
         self.status = status
         self.unreachable = unreachable
+
+
+class StreamEndError(HttpError):
+    """A stream ended properly, but without saying that it is complete."""
 
 
 @dataclass(frozen=True)
@@ -74,26 +81,23 @@ class Client:
             raise HttpError(f"{self.place}/v1/models: the answer is no list of models") from None
 
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
-        """The JSON documents of a streamed answer, up to `[DONE]`.
+        """The JSON objects of a streamed answer, up to `[DONE]`; events that hold anything else are left out.
 
-        Raises `HttpError` for an event that holds an error and for a stream that breaks off, `ValueError` for an event
-        that is no JSON.
+        Raises `HttpError` for an event that holds an error, `StreamEndError` for a stream that ends before `[DONE]`,
+        `ValueError` for an event without a name of its own that is no JSON.
         """
-        buffer = b""
+        reader = EventReader()
         async with contextlib.aclosing(self._parts("POST", path, body)) as parts:
             async for part in parts:
-                *lines, buffer = (buffer + part).split(b"\n")
-                for line in lines:
-                    if not line.startswith(b"data:"):
-                        continue
-                    data = line[5:].strip()
-                    if data == b"[DONE]":
+                for event in reader.feed(part):
+                    if event.data.strip() == DONE:
                         return
-                    event = json.loads(data)
-                    if isinstance(event, dict) and event.get("error") is not None:
-                        raise HttpError(error_message(data))
-                    yield event
-        raise HttpError("the stream ended without [DONE]")
+                    document = _document(event)
+                    if document is not None:
+                        yield document
+        last = reader.close()
+        if last is None or last.data.strip() != DONE:
+            raise StreamEndError("the stream ended without [DONE]")
 
     async def _parts(self, method: str, path: str, body: Mapping[str, Any] | None) -> AsyncGenerator[bytes, None]:
         """The body of the answer as it comes. Raises `HttpError`."""
@@ -101,7 +105,7 @@ class Client:
         try:
             writer.write(self._request(method, path, body))
             status, headers = await _head(reader)
-            received = _body(reader, headers)
+            received = _body(reader, status, headers)
             if status != 200:
                 message = error_message(b"".join([part async for part in received]))
                 raise HttpError(f"status {status}: {message}", status)
@@ -135,6 +139,7 @@ class Client:
             f"{method} {parts.path.rstrip('/')}{path} HTTP/1.1",
             f"host: {parts.netloc}",
             "connection: close",
+            "accept-encoding: identity",
             f"content-length: {len(payload)}",
         ]
         if body is not None:
@@ -147,31 +152,74 @@ class Client:
 def error_message(body: bytes) -> str:
     """What an error's body says."""
     try:
-        error = json.loads(body)["error"]
+        value = json.loads(body)
+        error = value.get("error", value)
         return str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return body[:200].decode("utf-8", "replace")
 
 
+def _document(event: ServerEvent) -> Any | None:
+    """The JSON object of an event; None for one that is none. Raises `HttpError` for an error, else `ValueError`."""
+    try:
+        value = json.loads(event.data)
+    except ValueError:
+        if event.type == "message":
+            raise
+        value = None
+    failed = isinstance(value, dict) and (value.get("error") is not None or value.get("object") == "error")
+    if failed or event.type == "error":
+        raise HttpError(error_message(event.data.encode()))
+    return value if isinstance(value, dict) else None
+
+
 async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    """Status and headers. Raises `ValueError` for what is no HTTP."""
-    protocol, status, *_ = (await reader.readline()).decode("latin-1").split(" ", 2)
-    if not protocol.startswith("HTTP/1."):
-        raise ValueError(protocol)
-    headers = {}
-    while line := (await reader.readline()).decode("latin-1").strip():
+    """Status and headers of the answer, whatever interim answers come before. Raises `ValueError` for no HTTP."""
+    for _ in range(_INTERIM_LIMIT):
+        protocol, status, *_rest = (await _line(reader)).split(None, 2)
+        if not protocol.startswith("HTTP/1."):
+            raise ValueError(protocol)
+        headers = await _headers(reader)
+        if not 100 <= int(status) < 200:
+            return int(status), headers
+    raise ValueError("there is no answer")
+
+
+async def _headers(reader: asyncio.StreamReader) -> dict[str, str]:
+    """The header or trailer fields up to an empty line; fields of one name are joined, as are lines of one field."""
+    headers: dict[str, str] = {}
+    name = ""
+    while line := (await _line(reader)).rstrip("\r\n"):
+        if line[0] in " \t" and name:
+            headers[name] += f" {line.strip()}"
+            continue
         name, _, value = line.partition(":")
-        headers[name.lower()] = value.strip()
-    return int(status), headers
+        name = name.lower()
+        headers[name] = f"{headers[name]}, {value.strip()}" if name in headers else value.strip()
+    return headers
 
 
-async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
-    """The body, in chunks, by its length or to the end of the connection."""
-    if headers.get("transfer-encoding", "").lower() == "chunked":
-        while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
-            yield (await reader.readexactly(size + 2))[:-2]
+async def _line(reader: asyncio.StreamReader) -> str:
+    """The next line with its end. Raises `asyncio.IncompleteReadError` if there is none."""
+    return (await reader.readuntil(b"\n")).decode("latin-1")
+
+
+async def _body(reader: asyncio.StreamReader, status: int, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """The body, in chunks, by its length or to the end of the connection. Raises `ValueError` for codings."""
+    if headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+        raise ValueError(headers["content-encoding"])
+    if status in (204, 304):
+        return
+    if "transfer-encoding" in headers:
+        if headers["transfer-encoding"].lower() != "chunked":
+            raise ValueError(headers["transfer-encoding"])
+        while size := int((await _line(reader)).split(";")[0], 16):
+            yield await reader.readexactly(size)
+            if (await _line(reader)).strip():
+                raise ValueError("a chunk is longer than it says")
+        await _headers(reader)
     elif "content-length" in headers:
-        yield await reader.readexactly(int(headers["content-length"]))
+        yield await reader.readexactly(int(headers["content-length"].split(",")[0]))
     else:
         while part := await reader.read(1 << 16):
             yield part

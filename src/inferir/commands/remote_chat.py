@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inferir.commands.http_client import Client, HttpError
+from inferir.commands.http_client import Client, HttpError, StreamEndError
 from inferir.commands.streaming import Answer, on_interrupt
 from inferir.ir.errors import RequestError
 
@@ -78,31 +78,42 @@ class _Reply:
         self._start = time.perf_counter()
         self._first = 0.0
         self._parts: list[str] = []
-        self._reason = "stop"
+        self._reason: str | None = None
         self._usage: dict[str, int] = {}
 
     async def read(self, client: Client, fields: dict[str, Any]) -> None:
         body = {**fields, "stream": True, "stream_options": {"include_usage": True}}
         async with contextlib.aclosing(client.events("/v1/chat/completions", body)) as events:
-            async for event in events:
-                if event.get("usage"):
-                    self._usage = event["usage"]
-                for choice in event["choices"]:
-                    self._reason = choice.get("finish_reason") or self._reason
-                    text = choice["delta"].get("content")
-                    if text:
-                        self._first = self._first or time.perf_counter() - self._start
-                        self._parts.append(text)
-                        self._write(text)
-                if self.stopped:
-                    return
+            try:
+                async for event in events:
+                    self._take(event)
+                    if self.stopped:
+                        return
+            except StreamEndError:
+                if self._reason is None:
+                    raise
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        """What an event brings; one of another kind brings nothing, nor does a key that is null or missing."""
+        if isinstance(event.get("usage"), dict):
+            self._usage = event["usage"]
+        for choice in event.get("choices") or ():
+            if choice.get("index"):
+                continue
+            self._reason = choice.get("finish_reason") or self._reason
+            delta = choice.get("delta") or {}
+            text = delta.get("content") or delta.get("refusal")
+            if isinstance(text, str) and text:
+                self._first = self._first or time.perf_counter() - self._start
+                self._parts.append(text)
+                self._write(text)
 
     def answer(self, *, interrupted: bool) -> Answer:
         """What came. A server that was interrupted has not counted the tokens: then pieces of text are counted."""
-        tokens = self._usage.get("completion_tokens", len(self._parts))
+        tokens = self._usage.get("completion_tokens") or len(self._parts)
         total = time.perf_counter() - self._start
-        reason = "abort" if interrupted else self._reason
-        return Answer("".join(self._parts), self._usage.get("prompt_tokens", 0), tokens, self._first, total, reason)
+        reason = "abort" if interrupted else self._reason or "stop"
+        return Answer("".join(self._parts), self._usage.get("prompt_tokens") or 0, tokens, self._first, total, reason)
 
 
 def _run(reply: _Reply, work: Coroutine[Any, Any, None]) -> bool:
