@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,11 +13,13 @@ import jinja2
 import jinja2.ext
 
 from inferir.ir.errors import ArtifactError, RequestError
+from inferir.runtime.chat_messages import TOOLS, VARIABLES, Message, clean, traced, traced_messages
 from inferir.runtime.template_limits import LimitedEnvironment, rendering
 from inferir.runtime.tokenizer import read_json
 
-Message = Mapping[str, Any]
+__all__ = ["ChatTemplate", "Message"]
 
+_VARIABLES = "chat_template_kwargs"
 _TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -32,26 +34,27 @@ class ChatTemplate:
         )
         environment.add_filter("tojson", _tojson)
         environment.globals["raise_exception"] = _raise_exception
-        environment.globals["strftime_now"] = _strftime_now
         environment.globals["dict"] = _make_dict
         environment.globals["namespace"] = _Namespace
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as e:
-            raise ArtifactError(f"chat template: {e}") from None
+        except Exception as e:  # Jinja's own errors, and Python's for what Jinja made of the template
+            line = getattr(e, "lineno", None) if isinstance(e, jinja2.TemplateSyntaxError) else None
+            at = "" if line is None else f" (line {line})"
+            raise ArtifactError(f"chat template: {str(e) or type(e).__name__}{at}") from None
         self.source = source
         self._special_tokens = dict(special_tokens or {})
 
     @staticmethod
     def load(folder: Path) -> ChatTemplate | None:
-        """The template in chat_template.jinja, else in tokenizer_config.json; None if `folder` has neither."""
-        config = read_json(folder / "tokenizer_config.json")
-        path = folder / "chat_template.jinja"
-        source: Any = path.read_text(encoding="utf-8") if path.exists() else config.get("chat_template")
-        if isinstance(source, list):  # several named templates
-            named = {t["name"]: t["template"] for t in source}
-            source = named.get("default")
-        return ChatTemplate.from_source(source, folder) if source else None
+        """The default one of a tokenizer's folder (`chat_templates.py`); None if there is none.
+
+        Raises `ArtifactError` if it cannot be used.
+        """
+        from inferir.runtime.chat_templates import read_sources
+
+        source = read_sources(folder).get("default")
+        return None if source is None else ChatTemplate.from_source(source.read(), folder)
 
     @staticmethod
     def from_source(source: str, folder: Path) -> ChatTemplate:
@@ -67,31 +70,33 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
+        now: datetime | None = None,
     ) -> str:
         """The prompt for `messages`, special tokens included (so it must be tokenized without adding any).
 
-        With `continue_final_message`, the prompt ends with the last message's text, for the model to go on from there.
-        Raises `RequestError` with the template's own message where it refuses the messages.
+        What messages, tools and variables bring to it is marked (`traced_text.py`). With `continue_final_message`, the
+        prompt ends with the last message's text, for the model to go on from there. now: the time that the template
+        may ask for. Raises `RequestError` with the template's own message where it refuses the messages.
         """
         if continue_final_message and add_generation_prompt:
             raise RequestError(
                 "add_generation_prompt and continue_final_message exclude each other", "continue_final_message"
             )
-        cleaned = [_message(m, i) for i, m in enumerate(messages)]
-        if not cleaned:
-            raise RequestError("messages must not be empty", "messages")
+        cleaned = clean(messages)
         marker = f"\x02{secrets.token_hex(16)}\x03"
         if continue_final_message:
             cleaned[-1]["content"] += marker
+        given = {n: traced(v, VARIABLES, _VARIABLES, f"{_VARIABLES}.{n}") for n, v in (variables or {}).items()}
         values: dict[str, Any] = {
-            "messages": cleaned,
-            "tools": tools,
+            "messages": traced_messages(cleaned, self.source),
+            "tools": traced(tools, TOOLS, "tools", "tools"),
             "add_generation_prompt": add_generation_prompt,
+            "strftime_now": _clock(now or datetime.now()),
         }
         try:
             with rendering() as budget:
                 values["range"] = budget.numbers
-                text = self._template.render(**{**self._special_tokens, **(variables or {}), **values})
+                text = self._template.render(**{**self._special_tokens, **given, **values})
         except Exception as e:  # a template is a program that may fail in any way
             raise RequestError(f"the chat template refuses these messages: {e}", "messages") from None
         if continue_final_message:
@@ -99,62 +104,6 @@ class ChatTemplate:
             if not found:
                 raise RequestError("the chat template leaves out the final message; it cannot be continued", "messages")
         return text
-
-
-def _message(message: Message, index: int) -> dict[str, Any]:
-    """A message with its content as one string: text parts are joined, and null is empty."""
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise RequestError(f"messages[{index}] needs a role", "messages")
-    content = message.get("content")
-    if content is None and isinstance(message.get("refusal"), str):
-        content = message["refusal"]
-    if content is None:
-        content = ""
-    elif isinstance(content, list | tuple):
-        parts = []
-        for part in content:
-            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            text = part.get(kind) if kind in ("text", "refusal") else None  # a refusal is what an assistant said, too
-            if not isinstance(text, str):
-                raise RequestError(f"messages[{index}] has a part of type {kind!r}; only text is supported", "messages")
-            parts.append(text)
-        if not parts:
-            raise RequestError(f"messages[{index}] has an empty list as content", "messages")
-        content = "".join(parts)
-    elif not isinstance(content, str):
-        raise RequestError(f"messages[{index}].content must be a string or a list of text parts", "messages")
-    out = {**message, "content": content}
-    if message.get("tool_calls") is not None:
-        out["tool_calls"] = _tool_calls(message["tool_calls"], index)
-    else:
-        out.pop("tool_calls", None)
-    return out
-
-
-def _tool_calls(calls: Any, index: int) -> list[dict[str, Any]]:
-    """Calls of the history, their arguments as an object where they are one; other text is left to the template."""
-    where = f"messages[{index}].tool_calls"
-    if not isinstance(calls, list | tuple):
-        raise RequestError(f"{where} must be a list", "messages")
-    out = []
-    for call in calls:
-        function = call.get("function") if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise RequestError(f"{where} must hold functions with a name", "messages")
-        out.append({**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}})
-    return out
-
-
-def _arguments(value: Any) -> Any:
-    if not isinstance(value, str):
-        return {} if value is None else value
-    if not value.strip():
-        return {}
-    try:
-        parsed = json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-    return parsed if isinstance(parsed, dict) else value
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
@@ -172,8 +121,11 @@ def _raise_exception(message: str) -> NoReturn:
     raise jinja2.exceptions.TemplateError(message)
 
 
-def _strftime_now(format: str) -> str:
-    return datetime.now().strftime(format)
+def _clock(now: datetime) -> Callable[[str], str]:
+    def strftime_now(format: str) -> str:
+        return now.strftime(format)
+
+    return strftime_now
 
 
 def _tojson(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.integers import integral, integrals
+from inferir.runtime.text_check import check_text
 
 if TYPE_CHECKING:
     from inferir.runtime.structured.spec import StructuredSpec
@@ -222,6 +223,7 @@ def _stops(value: object) -> tuple[str, ...]:
         raise RequestError(f"stop takes at most {MAX_STOPS} strings of {MAX_STOP_CHARS} characters", "stop")
     if any(not s for s in value):
         raise RequestError("stop must not contain an empty string", "stop")
+    check_text("".join(value), "stop")
     return tuple(value)
 
 
@@ -256,6 +258,7 @@ def _words(value: object) -> tuple[str, ...]:
         raise RequestError(f"bad_words takes at most {MAX_LISTED} strings of {MAX_STOP_CHARS} characters", "bad_words")
     if any(not w for w in value):
         raise RequestError("bad_words must not contain an empty string", "bad_words")
+    check_text("".join(value), "bad_words")
     return tuple(value)
 
 

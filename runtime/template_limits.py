@@ -19,9 +19,12 @@ import jinja2.compiler
 import jinja2.ext
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
+from jinja2.filters import make_attrgetter
 from jinja2.runtime import LoopContext, markup_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
+
+from inferir.runtime import traced_text
 
 MAX_STEPS = 500_000
 MAX_CHARS = 128 << 20
@@ -89,8 +92,10 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(finalize=traced_text.shown, **options)
         del self.globals["lipsum"]
+        self.filters["join"] = _join
+        self.filters["replace"] = _replace
         for name, call in list(self.filters.items()):
             self.add_filter(name, call)
         self.filters["_counted"] = _Counted
@@ -107,7 +112,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         for part in parts:
             budget.chars(len(part))
             out.append(part)
-        return "".join(out)
+        return traced_text.concat(out)
 
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Every call that a template makes."""
@@ -116,7 +121,8 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(obj, LoopContext) and args:
             args = (_Counted(args[0]), *args[1:])
         _check_method(obj, args, kwargs)
-        return _charged(super().call(context, obj, *args, **kwargs), budget)
+        value = super().call(context, traced_text.exact_call(obj) or obj, *args, **kwargs)
+        return _charged(traced_text.called(obj, args, kwargs, value), budget)
 
     def wrap_str_format(self, value: Any) -> Any:
         """The method `format` of a text, which the sandbox replaces."""
@@ -128,7 +134,8 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """The operators above."""
         _OPERATORS[operator](left, right)
-        return _charged(super().call_binop(context, operator, left, right), _budget())
+        value = super().call_binop(context, operator, left, right)
+        return _charged(traced_text.combined(left, right, value), _budget())
 
 
 class _Limiter(NodeTransformer):
@@ -176,7 +183,20 @@ def _joined(context: nodes.EvalContext, parts: list[Any]) -> str:
     """The operator `~`."""
     if context.autoescape:
         return markup_join(parts)
-    return LimitedEnvironment.concat(map(str, parts))
+    return LimitedEnvironment.concat(str(traced_text.shown(part)) for part in parts)
+
+
+@jinja2.pass_eval_context
+def _join(context: nodes.EvalContext, value: Any, d: str = "", attribute: str | int | None = None) -> str:
+    """The filter of that name."""
+    if attribute is not None:
+        value = map(make_attrgetter(context.environment, attribute), value)
+    return traced_text.join(str(d), (str(traced_text.shown(v)) for v in value))
+
+
+def _replace(s: Any, old: Any, new: Any, count: int | None = None) -> str:
+    """The filter of that name."""
+    return traced_text.replace(str(traced_text.shown(s)), str(old), str(new), -1 if count is None else count)
 
 
 def _limited(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,7 +211,7 @@ def _limited(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         if name in ("format", "replace"):
             given = [a for a in (*args, *kwargs.values()) if not isinstance(a, nodes.EvalContext)]
             (_check_format if name == "format" else _check_replace)(*map(str, given[:3]))
-        return _charged(call(*args, **kwargs), budget)
+        return _charged(traced_text.filtered(name, args, kwargs, call(*args, **kwargs)), budget)
 
     return limited
 

@@ -12,6 +12,7 @@ from typing import Any
 import tokenizers
 
 from inferir.ir.errors import ArtifactError
+from inferir.runtime.text_check import check_text
 from inferir.runtime.token_bytes import TokenBytes, token_bytes
 
 # Texts come one at a time, so the library needs no threads of its own.
@@ -39,14 +40,34 @@ class Tokenizer:
             raise ArtifactError(f"{path}: {e}") from None
         return Tokenizer(backend, read_json(Path(folder) / "tokenizer_config.json"))
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True, field: str = "prompt") -> list[int]:
         """Token ids of `text`; `add_special_tokens` adds what the tokenizer's own template adds, such as BOS.
 
+        Raises `RequestError` naming `field` for half of a surrogate pair, which no text can contain.
         Other threads run meanwhile: only the library's calls for batches release the interpreter lock.
         """
-        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        try:
+            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        except TypeError:
+            check_text(text, field)
+            raise
         ids: list[int] = encoding.ids
         return ids
+
+    @property
+    def backend(self) -> tokenizers.Tokenizer:
+        """The library's tokenizer. Not to be changed."""
+        return self._backend
+
+    @cached_property
+    def unknown_id(self) -> int | None:
+        """The id of text that the vocabulary does not have."""
+        named = (getattr(self._backend.model, "unk_token", None), self.config.get("unk_token"), "<unk>")
+        for token in named:
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str) and (found := self.id(token)) is not None:
+                return found
+        return None
 
     def fewest_tokens(self, text: str) -> int:
         """How many tokens `text` has at least, without looking at it; 0 if a token may stand for any amount of text."""

@@ -76,7 +76,7 @@ def _add_status_routes(app: FastAPI, service: Service) -> None:
                 "phase": service.phase,
                 "model": service.names[0],
                 "max_model_len": service.max_model_len,
-                "chat": service.template is not None,
+                "chat": service.template is not None and service.template.usable,
                 "running": stats.running,
                 "waiting": stats.waiting,
                 "kv_usage": stats.kv_usage,
@@ -148,7 +148,7 @@ async def tokenize(service: Service, request: Request, body: Mapping[str, Any], 
         raise ApiError.invalid("give either prompt or messages", "prompt")
     tokenizer = service.need_tokenizer("prompt")
     if body.get("messages") is not None:
-        ids = await service.chat_tokens(body)
+        ids = await service.chat_tokens(body, headers)
     else:
         _check_plain(body)
         special = body.get("add_special_tokens")

@@ -35,7 +35,7 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
     if use is not None and use.marks:
         params["kept_special_ids"] = list(use.marks.values())
     must_fit = "messages" if body.get("truncate_prompt_tokens") is None else None
-    ids = truncate(await service.chat_tokens(body, must_fit), body, service.max_model_len)
+    ids = truncate(await service.chat_tokens(body, headers, must_fit), body, service.max_model_len)
     service.check_prompt(ids, "messages")
     check_priority(service, body)
     generation = Generation(service.client, [ids], params, wish(body, use.spec if use else None))

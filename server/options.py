@@ -20,6 +20,7 @@ class ServerOptions:
     times n in one request. tool_style: how the model writes tool calls; None: as its template does. generation_config:
     whether the model's recommendations are defaults of requests, "auto" or "none". hide_unused_tools: leave tools
     out of the prompt where `tool_choice` is "none". origins: origins that browsers may call from, "*" for all.
+    special_tokens_in_messages: whether the spelling of a control token in a message is one.
     """
 
     artifact: Path
@@ -35,6 +36,7 @@ class ServerOptions:
     max_sequences: int = 1024
     origins: tuple[str, ...] = ("*",)
     tool_style: Style | None = None
+    special_tokens_in_messages: bool = False
     generation_config: str = "auto"
     hide_unused_tools: bool = False
     metrics_prefix: str = "inferir"

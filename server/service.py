@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 from inferir.ir.artifact import Manifest, read_manifest
-from inferir.ir.errors import ArtifactError, RequestError
-from inferir.runtime.chat import ChatTemplate
+from inferir.ir.errors import RequestError
+from inferir.runtime.chat_templates import ChatPrompt, ChatTemplates
+from inferir.runtime.prompt_encoder import PromptEncoder
 from inferir.runtime.sampling_defaults import SamplingDefaults
 from inferir.runtime.tokenizer import Tokenizer
 from inferir.runtime.tool_style import Style, detect_style, style
@@ -17,6 +19,8 @@ from inferir.server.engine_client import EngineClient
 from inferir.server.errors import ApiError, draining, not_ready
 from inferir.server.metrics import Metrics
 from inferir.server.options import ServerOptions
+
+log = logging.getLogger("inferir.server")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,7 +30,9 @@ _RESERVED = ("messages", "tools", "chat_template", "tokenize", "add_generation_p
 
 
 class Service:
-    """One served artifact. Raises `ArtifactError` if its manifest, tokenizer or template cannot be read."""
+    """One served artifact. Raises `ArtifactError` if its manifest or tokenizer cannot be read, or the template that the
+    options name; the artifact's own template may be unusable, for completions need none.
+    """
 
     def __init__(self, options: ServerOptions, client: EngineClient) -> None:
         self.options = options
@@ -35,6 +41,9 @@ class Service:
         folder = options.artifact / "tokenizer"
         self.tokenizer = Tokenizer.load(folder) if (folder / "tokenizer.json").exists() else None
         self.template = _template(options)
+        for problem in self.template.problems.values() if self.template else ():
+            log.warning("a chat template cannot be used: %s", problem)
+        self._encoder = None if self.tokenizer is None else self._prompt_encoder(self.tokenizer)
         self.sampling = SamplingDefaults.load(folder, options.generation_config)
         self.names = options.served_names or (self.manifest.model.name,)
         self.metrics = Metrics(options.metrics_prefix, self.names[0])
@@ -55,8 +64,10 @@ class Service:
     def tool_style(self) -> Style:
         """How the model writes tool calls: as the options say, else as its template does, else the most usual one."""
         found = self.options.tool_style
-        if found is None and self.options.chat_template is not None and self.template is not None:
-            found = detect_style(self.template.source)
+        template = None if self.template is None else self.template.source(tools=True)
+        named = self.template is not None and self.template.has_tool_use
+        if found is None and template is not None and (named or self.options.chat_template is not None):
+            found = detect_style(template)
         elif found is None:
             found = style(self.manifest.model.tool_style)
         return found or "hermes"
@@ -97,12 +108,20 @@ class Service:
     def encode(self, text: str, *, add_special_tokens: bool, must_fit: str | None = None) -> list[int]:
         """Token ids of a text. With `must_fit`, its field, one that is surely too long is refused before any work."""
         tokenizer = self.need_tokenizer("prompt")
-        if must_fit is not None and (fewest := tokenizer.fewest_tokens(text)) >= self.max_model_len:
-            raise self._too_long(f"at least {fewest}", must_fit)
+        self._check_length(tokenizer, text, must_fit)
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
-    async def chat_tokens(self, body: Mapping[str, Any], must_fit: str | None = None) -> list[int]:
-        """Token ids of a conversation, as the chat template writes it, with one beginning-of-text token at most."""
+    def _check_length(self, tokenizer: Tokenizer, text: str, must_fit: str | None) -> None:
+        if must_fit is not None and (fewest := tokenizer.fewest_tokens(text)) >= self.max_model_len:
+            raise self._too_long(f"at least {fewest}", must_fit)
+
+    async def chat_tokens(
+        self, body: Mapping[str, Any], headers: dict[str, str], must_fit: str | None = None
+    ) -> list[int]:
+        """Token ids of a conversation, as the chat template writes it, with one beginning-of-text token at most.
+
+        What the template leaves out is told in `headers` and in the log.
+        """
         if self.template is None:
             raise ApiError.invalid(
                 "the model has no chat template; use /v1/completions, or start the server with --chat-template FILE",
@@ -117,18 +136,30 @@ class Service:
         continued = bool(body.get("continue_final_message"))
         generation = body.get("add_generation_prompt")
         self.need_tokenizer("messages")
-        text = await self.in_thread(
-            self.template.render,
+        prompt = await self.in_thread(
+            self.template.prompt,
             body["messages"],
             tools=body.get("tools") or None,
             add_generation_prompt=not continued if generation is None else generation,
             continue_final_message=continued,
             variables=variables,
         )
+        _warn(headers, prompt.warnings)
         special = bool(body.get("add_special_tokens"))
-        ids = await self.in_thread(self.encode, text, add_special_tokens=special, must_fit=must_fit)
+        ids = await self.in_thread(self._encode_chat, prompt, special, must_fit)
         bos = self._bos() if special else None
         return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
+
+    def _encode_chat(self, prompt: ChatPrompt, special: bool, must_fit: str | None) -> list[int]:
+        """Token ids of a rendered conversation, control tokens only where the template wrote them."""
+        self._check_length(self.need_tokenizer("messages"), prompt.text, must_fit)
+        assert self._encoder is not None
+        return self._encoder.encode(prompt.text, add_special_tokens=special)
+
+    def _prompt_encoder(self, tokenizer: Tokenizer) -> PromptEncoder:
+        sources = () if self.template is None else self.template.sources
+        allowed = self.options.special_tokens_in_messages
+        return PromptEncoder(tokenizer, self.manifest.model.eos_token_ids, sources, data_may_control=allowed)
 
     def check_prompt(self, ids: list[int], field: str) -> None:
         """Raise `ApiError` for a prompt that the engine could never serve."""
@@ -160,12 +191,17 @@ class Service:
         return self.tokenizer.id(token) if isinstance(token, str) else None
 
 
-def _template(options: ServerOptions) -> ChatTemplate | None:
+def _template(options: ServerOptions) -> ChatTemplates | None:
     folder = options.artifact / "tokenizer"
     if options.chat_template is None:
-        return ChatTemplate.load(folder)
-    try:
-        source = options.chat_template.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"--chat-template {options.chat_template}: {error}") from None
-    return ChatTemplate.from_source(source, folder)
+        return ChatTemplates.load(folder)
+    return ChatTemplates.from_file(options.chat_template, folder, "--chat-template")
+
+
+def _warn(headers: dict[str, str], warnings: Sequence[str]) -> None:
+    """Add warnings to those that an answer carries."""
+    if warnings:
+        text = "; ".join(warnings[:10])
+        log.warning("%s", text)
+        before = headers.get("x-inferir-warning")
+        headers["x-inferir-warning"] = f"{before}; {text}" if before else text

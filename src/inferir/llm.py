@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,17 +17,22 @@ import numpy.typing as npt
 
 from inferir.ir.errors import EngineError, RequestError
 from inferir.runtime.build import build_engine
-from inferir.runtime.chat import ChatTemplate, Message
+from inferir.runtime.chat import Message
+from inferir.runtime.chat_templates import ChatTemplates
 from inferir.runtime.engine import Engine, Update
 from inferir.runtime.grammars import EngineGrammars
 from inferir.runtime.loader import load_artifact
 from inferir.runtime.logprobs import TokenLogprobs
 from inferir.runtime.options import EngineOptions
 from inferir.runtime.probe import sequence_logits
+from inferir.runtime.prompt_encoder import PromptEncoder
 from inferir.runtime.request import Grammar, Request, Timing
 from inferir.runtime.sampling import SamplingParams
 from inferir.runtime.sampling_defaults import SamplingDefaults
 from inferir.runtime.stats import EngineStats
+from inferir.runtime.text_check import check_text
+from inferir.runtime.tokenizer import Tokenizer
+from inferir.runtime.traced_text import plain
 
 if TYPE_CHECKING:
     from inferir.runtime.structured import StructuredSpec
@@ -145,8 +151,9 @@ class LLM:
     this process may use). enable_prefix_caching: reuse what is computed of equal beginnings. scheduling_policy: "fcfs"
     or "priority". long_prefill_tokens: tokens that one prompt computes per step at most while there are others.
     max_waiting: requests that may queue beyond the free seats. generation_config: "auto" takes the sampling parameters
-    that the model's authors recommend for requests without parameters, "none" does not. Raises `ArtifactError`,
-    `TargetError` or `EngineError` if the artifact cannot be served here.
+    that the model's authors recommend for requests without parameters, "none" does not.
+    allow_special_tokens_in_messages: let text of messages that spells a control token become one. Raises
+    `ArtifactError`, `TargetError` or `EngineError` if the artifact cannot be served here.
     """
 
     def __init__(
@@ -163,6 +170,7 @@ class LLM:
         long_prefill_tokens: int | None = None,
         max_waiting: int | None = None,
         generation_config: str = "auto",
+        allow_special_tokens_in_messages: bool = False,
     ) -> None:
         options = EngineOptions(
             kv_cache_memory=kv_cache_memory,
@@ -182,7 +190,10 @@ class LLM:
             log.warning("%s", problem)
         self.engine: Engine = build_engine(self._artifact, options)
         self._grammars = EngineGrammars(self.engine)
-        self._template = ChatTemplate.load(self._artifact.tokenizer_dir)
+        self._templates = ChatTemplates.load(self._artifact.tokenizer_dir)
+        for problem in self._templates.problems.values() if self._templates else ():
+            log.warning("a chat template cannot be used: %s", problem)
+        self._data_may_control = allow_special_tokens_in_messages
         self._jobs: dict[str, _Job] = {}
         self._abandoned: deque[_Job] = deque()
         self._lock = threading.Lock()
@@ -249,13 +260,17 @@ class LLM:
         cache_salt: str | Sequence[str | None] | None = None,
         progress: bool = False,
     ) -> list[RequestOutput]:
-        """Answer one conversation, or several, through the model's chat template."""
+        """Answer one conversation, or several, through the model's chat template.
+
+        With `tools`, a template named "tool_use" renders if there is one. What the template leaves out of the prompt is
+        logged; if that is a whole message, it is a `RequestError`.
+        """
         if not messages:
             raise RequestError("messages must not be empty", "messages")
         several = not isinstance(messages[0], Mapping)
         conversations: Sequence[Any] = messages if several else [messages]
         prompts = [
-            self.chat_prompt(
+            self.chat_token_ids(
                 c,
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,
@@ -264,13 +279,7 @@ class LLM:
             )
             for c in conversations
         ]
-        return self.generate(
-            [self.tokenize(p, add_special_tokens=False) for p in prompts],
-            params,
-            priority=priority,
-            cache_salt=cache_salt,
-            progress=progress,
-        )
+        return self.generate(prompts, params, priority=priority, cache_salt=cache_salt, progress=progress)
 
     def chat_prompt(
         self,
@@ -281,20 +290,55 @@ class LLM:
         continue_final_message: bool = False,
         template_variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The text that the chat template makes of a conversation. Raises `RequestError` if there is no template."""
-        if self._template is None:
+        """The text that the chat template makes of a conversation. Raises `RequestError` if there is no template.
+
+        It no longer tells what the template wrote from what the messages say; `chat_token_ids` does.
+        """
+        return plain(self._rendered(messages, tools, add_generation_prompt, continue_final_message, template_variables))
+
+    def chat_token_ids(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Token ids of a conversation. Control tokens come from the template alone, whatever the messages say."""
+        text = self._rendered(messages, tools, add_generation_prompt, continue_final_message, template_variables)
+        return self._encoder.encode(text)
+
+    @cached_property
+    def _encoder(self) -> PromptEncoder:
+        sources = () if self._templates is None else self._templates.sources
+        ends = self.manifest.model.eos_token_ids
+        return PromptEncoder(self._tokenizer(), ends, sources, data_may_control=self._data_may_control)
+
+    def _rendered(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        variables: Mapping[str, Any] | None,
+    ) -> str:
+        if self._templates is None:
             raise RequestError(
                 "the model has no chat template; use generate with a text prompt, or put chat_template.jinja into the "
                 "model's folder and compile it again",
                 "messages",
             )
-        return self._template.render(
+        prompt = self._templates.prompt(
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt and not continue_final_message,
             continue_final_message=continue_final_message,
-            variables=template_variables,
+            variables=variables,
         )
+        for warning in prompt.warnings:
+            log.warning("%s", warning)
+        return prompt.text
 
     def sampling_params(self, **given: Any) -> SamplingParams:
         """Parameters with what the model's generation_config.json recommends for all that is not given."""
@@ -306,9 +350,12 @@ class LLM:
 
     def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`. Raises `EngineError` if the artifact has no tokenizer."""
+        return self._tokenizer().encode(text, add_special_tokens=add_special_tokens)
+
+    def _tokenizer(self) -> Tokenizer:
         if self.engine.tokenizer is None:
             raise EngineError("the artifact has no tokenizer; give prompts as token ids")
-        return self.engine.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return self.engine.tokenizer
 
     def logits(self, sequences: Sequence[Sequence[int]], *, chunk: int | None = None) -> list[npt.NDArray[np.float32]]:
         """Logits [tokens, vocabulary] at every position of each token sequence.
@@ -351,6 +398,9 @@ class LLM:
         salts: Sequence[str | None],
     ) -> list[list[_Job]]:
         """Queue all prompts, or none if one is refused; the jobs of each."""
+        for salt in salts:
+            if salt is not None:
+                check_text(salt, "cache_salt")
         ids = [self.tokenize(p) if isinstance(p, str) else p for p in prompts]
         grammars = self._compiled(params)
         with self._lock:

@@ -110,7 +110,7 @@ class Conversation:
         """Answer `text`. Raises `RequestError`, with the conversation as it was, if it does not fit the context."""
         said = [*self.messages, {"role": "user", "content": text}]
         first = [] if self.system is None else [{"role": "system", "content": self.system}]
-        prompt = self.llm.tokenize(self.llm.chat_prompt(first + said), add_special_tokens=False)
+        prompt = self.llm.chat_token_ids(first + said)
         done = answer(self.llm, prompt, self.params, write)
         self.messages = [*said, {"role": "assistant", "content": done.text}]
         return done

@@ -121,4 +121,4 @@ def _tokens(llm: LLM, text: str, chat: bool | None, has_template: bool, system: 
     messages = [{"role": "user", "content": text}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
-    return llm.tokenize(llm.chat_prompt(messages), add_special_tokens=False)
+    return llm.chat_token_ids(messages)

@@ -34,6 +34,13 @@ def serve(
     chat_template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Jinja chat template to use instead of the artifact's.")
     ] = None,
+    special_tokens_in_messages: Annotated[
+        bool,
+        typer.Option(
+            "--allow-special-tokens-in-messages",
+            help="Let text of messages that spells a control token become one, as in prompts of completions.",
+        ),
+    ] = False,
     tool_style: Annotated[
         str,
         typer.Option(metavar="auto|hermes|json", help="How the model writes tool calls; auto: as its template does."),
@@ -119,6 +126,7 @@ def serve(
             chat_template=chat_template,
             tool_style=style(tool_style),
             hide_unused_tools=exclude_tools_when_tool_choice_none,
+            special_tokens_in_messages=special_tokens_in_messages,
             generation_config=generation_config,
             grace=grace,
             strict=strict,

@@ -88,9 +88,9 @@ def answer(llm: LLM, prompt: Sequence[int], params: SamplingParams, write: Calla
 
 def has_chat_template(artifact: Path) -> bool:
     """Whether the artifact can turn messages into a prompt."""
-    from inferir.runtime.chat import ChatTemplate
+    from inferir.runtime.chat_templates import ChatTemplates
 
-    return ChatTemplate.load(artifact / "tokenizer") is not None
+    return ChatTemplates.load(artifact / "tokenizer") is not None
 
 
 def write(text: str) -> None:
