@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inferir.frontend.model_files import optional_json, read_json
+from inferir.frontend.model_name import display_name
 from inferir.frontend.weights import FolderWeights, WeightSource
 from inferir.ir.dtypes import DType
 from inferir.ir.errors import FrontendError, ModelNotFoundError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?")
-HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py"]
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "*.txt", "*.py"]
 TOKENIZER_FILES = (
     "*token*.json",
     "chat_template*",
@@ -26,6 +28,8 @@ TOKENIZER_FILES = (
     "merges.txt",
     "*.model",
     "*.tiktoken",
+    "tekken.json",
+    "additional_chat_templates/*.jinja",
     "config.json",
 )
 
@@ -36,14 +40,24 @@ DTYPES = {
     "bfloat16": DType.BF16,
     "bf16": DType.BF16,
 }
+STORED = {
+    "float32": DType.F32,
+    "float": DType.F32,
+    "float64": DType.F32,
+    "double": DType.F32,
+    "bfloat16": DType.BF16,
+    "float16": DType.BF16,
+    "half": DType.BF16,
+}
+"""Element type of a checkpoint, as config.json spells it -> the type that `auto` serves."""
 
 
 @dataclass(frozen=True)
 class ModelSource:
     """A model on disk and the element type it is served in.
 
-    kind: "folder" (config.json and safetensors) or "gguf". path: the folder or file. Nothing is read before it is asked
-    for.
+    kind: "folder" (config.json and safetensors) or "gguf". path: the folder or file. hub_id: what it was downloaded as;
+    None for what was on disk. Nothing is read before it is asked for.
     """
 
     spec: str
@@ -51,6 +65,7 @@ class ModelSource:
     path: Path
     dtype: DType
     trust_remote_code: bool = False
+    hub_id: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -58,8 +73,8 @@ class ModelSource:
 
     @property
     def name(self) -> str:
-        """A short name without path."""
-        return self.spec if self.spec.count("/") == 1 and HUB_ID.fullmatch(self.spec) else self.path.stem
+        """A short name without path, see `display_name`."""
+        return display_name(self.path, self.hub_id)
 
     @functools.cached_property
     def config(self) -> Any:
@@ -71,7 +86,7 @@ class ModelSource:
 
         if self.kind == "gguf":
             return gguf_file.load_config(self.path)
-        read_json(self.path / "config.json")
+        _ = self.stated_config  # its errors name the file and the place
         try:
             with quiet():
                 return api().auto_config.from_pretrained(str(self.path), trust_remote_code=self.trust_remote_code)
@@ -91,8 +106,12 @@ class ModelSource:
 
             ids = list(end_token_ids(self.path))
             return {"eos_token_id": ids} if ids else {}
-        file = self.path / "generation_config.json"
-        return read_json(file) if file.is_file() else {}
+        return optional_json(self.path / "generation_config.json")
+
+    @functools.cached_property
+    def stated_config(self) -> Mapping[str, Any]:
+        """config.json as it stands ({} for a GGUF file)."""
+        return read_json(self.path / "config.json") if self.kind == "folder" else {}
 
     @functools.cached_property
     def weights(self) -> WeightSource:
@@ -100,7 +119,7 @@ class ModelSource:
             from inferir.frontend.gguf_file import GgufWeights
 
             return GgufWeights(self.path, self.dtype)
-        return FolderWeights(self.path)
+        return FolderWeights(self.path, self.stated_config.get("transformers_weights"))
 
     @functools.cached_property
     def separate_head(self) -> tuple[str, str] | None:
@@ -116,7 +135,7 @@ class ModelSource:
         if self.kind == "gguf":
             body = self._file_digest
         else:
-            described = [read_json(self.path / "config.json"), self.generation_config, self.separate_head is None]
+            described = [self.stated_config, self.generation_config, self.separate_head is None]
             body = json.dumps(described, sort_keys=True)
             code = sorted(self.path.glob("*.py")) if self.trust_remote_code else []
             body += "".join(f" {f.name} {hashlib.sha256(f.read_bytes()).hexdigest()}" for f in code)
@@ -128,26 +147,13 @@ class ModelSource:
             return self._file_digest
         total = hashlib.sha256()
         for file in sorted({f for pattern in TOKENIZER_FILES for f in self.path.glob(pattern) if f.is_file()}):
-            total.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+            total.update(f"{file.relative_to(self.path)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
         return total.hexdigest()
 
     @functools.cached_property
     def _file_digest(self) -> str:
         with self.path.open("rb") as f:
             return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def read_json(file: Path) -> Mapping[str, Any]:
-    """A JSON object. Raises `FrontendError` naming the file."""
-    try:
-        out = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FrontendError(f"{file.name} is missing from {file.parent}") from None
-    except (OSError, ValueError) as error:
-        raise FrontendError(f"{file} cannot be read: {error}") from error
-    if not isinstance(out, dict):
-        raise FrontendError(f"{file} does not hold a JSON object")
-    return out
 
 
 def load_source(
@@ -162,14 +168,34 @@ def load_source(
     downloaded. dtype: element type to serve; "auto" takes the checkpoint's, bfloat16 for half precision and GGUF.
     Raises `ModelNotFoundError` if there is no such model, `FrontendError` for a folder that is not a model.
     """
-    path = Path(spec).expanduser()
-    if path.is_file():
-        return _file_source(spec, path, dtype, trust_remote_code)
-    if path.is_dir():
+    path = _local(spec)
+    if path is not None and path.is_dir():
         return _folder_source(spec, path, dtype, trust_remote_code)
+    if path is not None:
+        return _file_source(spec, path, dtype, trust_remote_code)
     if not HUB_ID.fullmatch(spec) or spec.endswith(".gguf"):
         raise ModelNotFoundError(f"no such model: {spec!r} is not a folder, a GGUF file or a hub id")
-    return _folder_source(spec, _download(spec, revision), dtype, trust_remote_code)
+    return _folder_source(spec, _download(spec, revision), dtype, trust_remote_code, hub_id=spec)
+
+
+def _local(spec: str) -> Path | None:
+    """The folder or file that `spec` names, None if there is none. What exists is never taken for a hub id.
+
+    Raises `ModelNotFoundError` for what is there but neither, such as a link to nothing or a device.
+    """
+    if not spec:
+        raise ModelNotFoundError("no such model: the name is empty")
+    try:
+        path = Path(spec).expanduser()
+        if path.is_dir() or path.is_file():
+            return path
+        there = path.exists() or path.is_symlink()
+    except (OSError, ValueError, RuntimeError) as error:  # not allowed, too long, a zero byte, an unknown home
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ModelNotFoundError(f"no such model: {spec!r} cannot be looked at ({reason})") from error
+    if there:
+        raise ModelNotFoundError(f"no such model: {spec!r} is neither a folder nor a file (a broken link, a device?)")
+    return None
 
 
 def _download(spec: str, revision: str | None) -> Path:
@@ -186,23 +212,56 @@ def _download(spec: str, revision: str | None) -> Path:
         ) from error
 
 
-def _file_source(spec: str, path: Path, dtype: DType | str, trust: bool) -> ModelSource:
-    with path.open("rb") as f:
-        magic = f.read(4)
+def _file_source(spec: str, path: Path, dtype: DType | str, trust: bool, hub_id: str | None = None) -> ModelSource:
+    try:
+        with path.open("rb") as f:
+            magic = f.read(4)
+    except OSError as error:
+        raise FrontendError(f"{spec!r} cannot be read: {error.strerror}") from error
     if magic != b"GGUF":
         raise FrontendError(f"{spec!r} is not a GGUF file; pass the model's folder")
-    return ModelSource(spec, "gguf", path, _served(dtype, {}), trust)
+    return ModelSource(spec, "gguf", path, _served(dtype, {}), trust, hub_id)
 
 
-def _folder_source(spec: str, path: Path, dtype: DType | str, trust: bool) -> ModelSource:
-    if (path / "config.json").is_file():
-        return ModelSource(spec, "folder", path, _served(dtype, read_json(path / "config.json"), path), trust)
-    files = sorted(path.glob("*.gguf"))
+def _folder_source(spec: str, path: Path, dtype: DType | str, trust: bool, hub_id: str | None = None) -> ModelSource:
+    try:
+        described = (path / "config.json").exists()
+        files = [] if described else sorted(f for f in path.glob("*.gguf") if f.is_file())
+    except OSError as error:
+        raise FrontendError(f"{spec!r} cannot be read: {error.strerror}") from error
+    if described:
+        config = read_json(path / "config.json")
+        check_supported(config)
+        return ModelSource(spec, "folder", path, _served(dtype, config, path), trust, hub_id)
     if len(files) == 1:
-        return _file_source(spec, files[0], dtype, trust)
+        return _file_source(spec, files[0], dtype, trust, hub_id)
     if files:
         raise FrontendError(f"{spec!r} holds several GGUF files ({', '.join(f.name for f in files)}); name one of them")
+    if (path / "adapter_config.json").is_file():
+        raise ModelNotFoundError(
+            f"no such model: the folder {spec!r} holds an adapter (adapter_config.json) without its base model"
+            f"{_base_model(path)}; merge it into that (merge_and_unload of PEFT), save the result and pass that"
+        )
     raise ModelNotFoundError(f"no such model: the folder {spec!r} has no config.json and no GGUF file")
+
+
+def _base_model(folder: Path) -> str:
+    base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+    return f" {base!r}" if isinstance(base, str) and base else ""
+
+
+def check_supported(config: Mapping[str, Any]) -> None:
+    """Refuse what config.json says about the weights and the frontend does not do. Raises `FrontendError`."""
+    nested = config.get("text_config")
+    for where, part in (("", config), ("text_config.", nested if isinstance(nested, Mapping) else {})):
+        for key in ("quantization_config", "compression_config"):
+            stated = part.get(key)
+            if stated:
+                method = stated.get("quant_method") if isinstance(stated, Mapping) else None
+                raise FrontendError(
+                    f"config.json: {where}{key}: checkpoints quantised with {method or 'an unnamed method'} are not "
+                    "supported; use the model's unquantised checkpoint"
+                )
 
 
 def _served(dtype: DType | str, config: Mapping[str, Any], folder: Path | None = None) -> DType:
@@ -213,11 +272,22 @@ def _served(dtype: DType | str, config: Mapping[str, Any], folder: Path | None =
         if dtype not in DTYPES:
             raise FrontendError(f"dtype {dtype!r} is not supported; use auto, float32 or bfloat16")
         return DTYPES[dtype]
-    nested = config.get("text_config")
-    stored = config.get("dtype") or config.get("torch_dtype")
-    if not stored and isinstance(nested, Mapping):
-        stored = nested.get("dtype") or nested.get("torch_dtype")
-    if not stored and folder is not None:
-        types = {e.type.dtype for e in FolderWeights(folder).entries.values() if e.type and e.type.dtype.is_float}
+    key, stored = stated_dtype(config)
+    if stored is None and folder is not None:
+        entries = FolderWeights(folder, config.get("transformers_weights")).entries
+        types = {e.type.dtype for e in entries.values() if e.type and e.type.dtype.is_float}
         stored = "float32" if types and all(t in (DType.F32, DType.F64) for t in types) else "bfloat16"
-    return DType.F32 if str(stored).removeprefix("torch.") in ("float32", "float64") else DType.BF16
+    name = str(stored or "bfloat16").removeprefix("torch.")
+    if name not in STORED:
+        raise FrontendError(f"config.json: {key} is {stored!r}, not one of {', '.join(STORED)}; set --dtype")
+    return STORED[name]
+
+
+def stated_dtype(config: Mapping[str, Any]) -> tuple[str, Any]:
+    """The key of config.json that states the checkpoint's element type, and what it says ("", None if none does)."""
+    nested = config.get("text_config")
+    for where, part in (("", config), ("text_config.", nested if isinstance(nested, Mapping) else {})):
+        for key in ("dtype", "torch_dtype"):
+            if part.get(key) not in (None, "", "auto"):
+                return where + key, part[key]
+    return "", None

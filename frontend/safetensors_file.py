@@ -12,7 +12,7 @@ import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inferir.ir.dtypes import DType, torch_dtype
 from inferir.ir.errors import WeightError
@@ -60,12 +60,12 @@ def read_header(path: Path) -> Mapping[str, Entry]:
             length = int.from_bytes(f.read(8), "little")
             if size < 8 or length > min(_MAX_HEADER, size - 8):
                 raise WeightError(f"{path.name}: the file is truncated or not a safetensors file ({size} bytes)")
-            header = json.loads(f.read(length))
+            header = json.loads(f.read(length), object_pairs_hook=_unique)
     except FileNotFoundError:
         raise WeightError(f"{path.name}: the weight file does not exist in {path.parent}") from None
     except OSError as error:
         raise WeightError(f"{path.name}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WeightError(f"{path.name}: the header is damaged ({error})") from error
     if not isinstance(header, dict):
         raise WeightError(f"{path.name}: the header is damaged (not an object)")
@@ -74,14 +74,36 @@ def read_header(path: Path) -> Mapping[str, Entry]:
     for name, item in header.items():
         if name != "__metadata__":
             out[name] = _entry(path, name, item, base, size)
+    _check_places(path, out, base, size)
     return out
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise ValueError("a name stands in it twice")
+    return out
+
+
+def _check_places(path: Path, entries: Mapping[str, Entry], base: int, size: int) -> None:
+    """The format allows neither holes between tensors nor two tensors in one place, nor bytes after the last."""
+    end = base
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop)):
+        if entry.start != end:
+            what = "overlaps another" if entry.start < end else f"leaves {entry.start - end} bytes before it unused"
+            raise WeightError(f"{path.name}: the file is damaged: tensor {name!r} {what}")
+        end = entry.stop
+    if end != size:
+        raise WeightError(f"{path.name}: the file is damaged: {size - end} bytes follow its last tensor")
 
 
 def _entry(path: Path, name: str, item: object, base: int, size: int) -> Entry:
     try:
         assert isinstance(item, dict)
-        spelling, shape = str(item["dtype"]), tuple(int(d) for d in item["shape"])
-        start, stop = (base + int(o) for o in item["data_offsets"])
+        spelling, shape = str(item["dtype"]), tuple(item["shape"])
+        first, last = item["data_offsets"]
+        assert all(type(n) is int for n in (*shape, first, last))
+        start, stop = base + first, base + last
     except (AssertionError, KeyError, TypeError, ValueError) as error:
         raise WeightError(f"{path.name}: the header entry of tensor {name!r} is damaged") from error
     dtype = _DTYPES.get(spelling)

@@ -1,4 +1,4 @@
-"""Export a model's tokenizer, chat template and generation defaults, so that serving needs only `tokenizers` and
+"""Export a model's tokenizer, chat templates and generation defaults, so that serving needs only `tokenizers` and
 jinja2.
 """
 
@@ -6,21 +6,27 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from inferir.frontend.chat_templates import folder_templates, stated_templates, write_templates
+from inferir.frontend.end_ids import Claim, config_claims, gguf_claims
 from inferir.frontend.facts import token_ids
-from inferir.frontend.model import ModelSource, read_json
+from inferir.frontend.model import ModelSource
+from inferir.frontend.model_files import read_json
 from inferir.ir.errors import FrontendError
+from inferir.ir.manifest import Decision
 
-COPIED = ("special_tokens_map.json", "added_tokens.json", "generation_config.json", "chat_template.json")
+COPIED = ("added_tokens.json", "generation_config.json")
+DROPPED = ("chat_template", "name_or_path", "tokenizer_file")
 
 
 class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """size: one more than the largest id that has text (a model's vocabulary may be padded beyond it). Ids of special
-    tokens.
+    tokens. added: every added token and its id; control: those that are special. claims: who says what ends a text.
     """
 
     size: int
@@ -28,62 +34,69 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_id: int | None
     pad_token_id: int | None
     has_chat_template: bool
+    added: dict[str, int] = {}
+    control: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def from_json(raw: bytes) -> TokenizerFacts:
+        return msgspec.json.decode(raw, type=TokenizerFacts)
+
+
+class _Exported(msgspec.Struct, frozen=True):
+    """What one kind of source says besides the files it wrote."""
+
+    claims: tuple[Claim, ...] = ()
+    decisions: tuple[Decision, ...] = ()
 
 
 def export_tokenizer(source: ModelSource, dest: Path) -> TokenizerFacts:
-    """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json, chat_template.jinja (if any) and
+    """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json, the chat templates (if any) and
     generation_config.json.
 
-    A folder's own tokenizer.json is copied byte for byte; a slow or GGUF tokenizer is converted. Raises
-    `FrontendError` naming the file that is missing or damaged.
+    A folder's own tokenizer.json is copied byte for byte where transformers makes nothing else of the folder; another,
+    a slow or a GGUF tokenizer is converted. Raises `FrontendError` naming the file that is missing or damaged.
     """
     dest.mkdir(parents=True, exist_ok=True)
-    if source.kind == "folder" and (source.path / "tokenizer.json").is_file():
-        _copy(source.path, dest)
-    else:
-        _convert(source, dest)
+    exported = _from_folder(source, dest) if source.kind == "folder" else _from_gguf(source, dest)
     generation = dest / "generation_config.json"
     if not generation.exists():
         generation.write_text(json.dumps(_defaults(source), indent=1) + "\n", encoding="utf-8")
-    return _facts(dest)
+    return _facts(dest, exported)
 
 
-def _copy(folder: Path, dest: Path) -> None:
-    for name in ("tokenizer.json", *COPIED):
-        if (folder / name).is_file():
-            shutil.copyfile(folder / name, dest / name)
-    config = dict(read_json(folder / "tokenizer_config.json")) if (folder / "tokenizer_config.json").is_file() else {}
-    template = _template(folder, config)
-    if template is not None:
-        (dest / "chat_template.jinja").write_text(template, encoding="utf-8")
-    _write_config(dest, config)
+def _from_folder(source: ModelSource, dest: Path) -> _Exported:
+    from inferir.frontend.folder_tokenizer import FolderTokenizer
+
+    tokenizer = FolderTokenizer(source)
+    tokenizer.check()
+    claims = config_claims(source.generation_config, source.stated_config)
+    templates = folder_templates(source.path, tokenizer.config)
+    for name in COPIED:
+        if (source.path / name).is_file():
+            shutil.copyfile(source.path / name, dest / name)
+    kept = {k: v for k, v in tokenizer.config.items() if v is not None and not _names_token(k, v)}
+    _write_config(dest, {**kept, **tokenizer.special_tokens()})
+    made = tokenizer.write(dest)
+    return _Exported((*claims, *tokenizer.claims()), (made, *write_templates(templates, dest)))
 
 
-def _template(folder: Path, config: dict[str, Any]) -> str | None:
-    """The chat template from where transformers looks for it: its own file, chat_template.json, the tokenizer's
-    config.
-    """
-    if (folder / "chat_template.jinja").is_file():
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    stated: Any = config.get("chat_template")
-    if (folder / "chat_template.json").is_file():
-        stated = read_json(folder / "chat_template.json").get("chat_template", stated)
-    if isinstance(stated, list):  # several named templates
-        named = {str(t.get("name")): t.get("template") for t in stated if isinstance(t, dict)}
-        stated = named.get("default")
-    return stated if isinstance(stated, str) else None
-
-
-def _write_config(dest: Path, config: dict[str, Any]) -> None:
+def _write_config(dest: Path, config: Mapping[str, Any]) -> None:
     """tokenizer_config.json without the template, and special_tokens_map.json with plain strings."""
-    kept = {k: v for k, v in config.items() if k not in ("chat_template", "name_or_path", "tokenizer_file")}
+    kept = {k: v for k, v in config.items() if k not in DROPPED}
     (dest / "tokenizer_config.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    special = {k: _text(v) for k, v in config.items() if k.endswith("_token") and _text(v) is not None}
+    special = {k: _text(v) for k, v in config.items() if _names_token(k, v)}
     path = dest / "special_tokens_map.json"
-    if path.is_file():
-        stored = {k: _text(v) for k, v in read_json(path).items() if k.endswith("_token")}
-        special = {**{k: v for k, v in stored.items() if v is not None}, **special}
     path.write_text(json.dumps(special, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _names_token(key: str, value: Any) -> bool:
+    """Whether an entry of tokenizer_config.json names a special token, unlike flags such as `add_bos_token`."""
+    return key.endswith("_token") and _text(value) is not None
 
 
 def _text(token: Any) -> str | None:
@@ -92,22 +105,11 @@ def _text(token: Any) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _convert(source: ModelSource, dest: Path) -> None:
+def _from_gguf(source: ModelSource, dest: Path) -> _Exported:
     from inferir.frontend.gguf_file import load_tokenizer
-    from inferir.frontend.huggingface import api, one_line, quiet
+    from inferir.frontend.gguf_metadata import metadata
 
-    if source.kind == "gguf":
-        tokenizer = load_tokenizer(source.path)
-    else:
-        try:
-            with quiet():
-                tokenizer = api().auto_tokenizer.from_pretrained(
-                    str(source.path), use_fast=True, trust_remote_code=source.trust_remote_code
-                )
-        except Exception as error:  # missing files, unknown classes, failed conversions
-            raise FrontendError(
-                f"{source.spec} has no tokenizer.json, and its tokenizer cannot be converted: {one_line(error)}"
-            ) from error
+    tokenizer = load_tokenizer(source.path)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise FrontendError(f"the tokenizer of {source.spec} ({type(tokenizer).__name__}) has no fast form")
@@ -118,12 +120,9 @@ def _convert(source: ModelSource, dest: Path) -> None:
         value = getattr(tokenizer, flag, None)
         if isinstance(value, bool):
             config[flag] = value
-    template = tokenizer.chat_template
-    if isinstance(template, dict):
-        template = template.get("default")
-    if isinstance(template, str):
-        (dest / "chat_template.jinja").write_text(template, encoding="utf-8")
+    templates = stated_templates(tokenizer.chat_template, "tokenizer.chat_template")
     _write_config(dest, config)
+    return _Exported(gguf_claims(metadata(source.path)), write_templates(templates, dest))
 
 
 def _defaults(source: ModelSource) -> dict[str, Any]:
@@ -137,7 +136,7 @@ def _defaults(source: ModelSource) -> dict[str, Any]:
     return out
 
 
-def _facts(dest: Path) -> TokenizerFacts:
+def _facts(dest: Path, exported: _Exported) -> TokenizerFacts:
     import tokenizers
 
     try:
@@ -146,6 +145,7 @@ def _facts(dest: Path) -> TokenizerFacts:
         raise FrontendError(f"tokenizer.json cannot be read: {error}") from error
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     special = read_json(dest / "special_tokens_map.json")
+    added = tokenizer.get_added_tokens_decoder()
 
     def id_of(key: str) -> int | None:
         token = special.get(key)
@@ -157,4 +157,8 @@ def _facts(dest: Path) -> TokenizerFacts:
         eos_token_id=id_of("eos_token"),
         pad_token_id=id_of("pad_token"),
         has_chat_template=(dest / "chat_template.jinja").is_file(),
+        added={token.content: number for number, token in sorted(added.items())},
+        control=tuple(token.content for _, token in sorted(added.items()) if token.special),
+        claims=exported.claims,
+        decisions=exported.decisions,
     )

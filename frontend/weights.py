@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from inferir.frontend.checkpoint_files import INDEX, SINGLE, CheckpointFiles, WeightWarning, checkpoint_files
 from inferir.frontend.safetensors_file import Entry, MappedFile, read_header
 from inferir.ir.dtypes import torch_dtype
 from inferir.ir.errors import WeightError
@@ -25,8 +26,16 @@ from inferir.ir.types import TensorType
 if TYPE_CHECKING:
     import torch
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
+__all__ = [
+    "INDEX",
+    "SINGLE",
+    "FolderWeights",
+    "WeightSource",
+    "WeightWarning",
+    "Weights",
+    "resolve",
+    "warn_if_not_finite",
+]
 
 # Checkpoint tensors that no model reads: buffers that older versions of transformers saved and that are recomputed.
 IGNORED = tuple(
@@ -37,10 +46,6 @@ IGNORED = tuple(
         r"(^|\.)embed_positions\.weights$",  # sinusoidal tables
     )
 )
-
-
-class WeightWarning(UserWarning):
-    """A checkpoint is suspicious but usable; the message names the tensor."""
 
 
 class WeightSource(Protocol):
@@ -63,47 +68,30 @@ class WeightSource(Protocol):
 
 
 class FolderWeights:
-    """The safetensors of a Hugging Face model folder: one file, or shards with an index."""
+    """The safetensors of a Hugging Face model folder: one file, or shards with an index (`checkpoint_files.py`).
 
-    def __init__(self, folder: Path) -> None:
+    explicit: the value of `transformers_weights` in config.json.
+    """
+
+    def __init__(self, folder: Path, explicit: object = None) -> None:
         self.folder = folder
+        self._explicit = explicit
         self._maps: dict[Path, MappedFile] = {}
         self._checked: set[str] = set()
 
     @cached_property
+    def files(self) -> CheckpointFiles:
+        """The files that are read. Raises `WeightError` if there are none or one is missing; warns of others."""
+        return checkpoint_files(self.folder, self._explicit)
+
+    @cached_property
     def entries(self) -> Mapping[str, Entry]:
         """All tensors. Raises `WeightError` naming a shard, file or tensor that is missing or damaged."""
-        index = self.folder / INDEX
-        if index.is_file():
-            return self._sharded(index)
-        files = sorted(self.folder.glob("*.safetensors"))
-        if (self.folder / SINGLE) in files:
-            files = [self.folder / SINGLE]
-        if not files:
-            other = next((f.name for f in sorted(self.folder.glob("*.bin")) + sorted(self.folder.glob("*.pt"))), None)
-            hint = f"; {other} is not read, convert it to safetensors" if other else ""
-            raise WeightError(f"{self.folder} holds no .safetensors file{hint}")
-        return _merge(files)
-
-    def _sharded(self, index: Path) -> Mapping[str, Entry]:
-        try:
-            listed = json.loads(index.read_text())["weight_map"]
-            assert isinstance(listed, dict)
-        except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
-            raise WeightError(f"{index.name}: the index is damaged ({type(error).__name__})") from error
-        shards = sorted(set(map(str, listed.values())))
-        for shard in shards:
-            if Path(shard).name != shard:
-                raise WeightError(f"{index.name}: the shard name {shard!r} is not a file of this folder")
-            if not (self.folder / shard).is_file():
-                held = sorted(n for n, s in listed.items() if s == shard)
-                raise WeightError(
-                    f"{shard}: the shard is missing; it should hold {len(held)} tensors, e.g. {held[0]!r}"
-                )
-        entries = _merge([self.folder / shard for shard in shards])
-        for name, shard in listed.items():
-            if name not in entries or entries[name].file.name != shard:
-                raise WeightError(f"tensor {name!r} is missing from {shard}, where {index.name} says it is")
+        chosen = self.files
+        entries = _merge(chosen.files)
+        for name, shard in chosen.placed.items():
+            if name not in entries:
+                raise WeightError(f"tensor {name!r} is missing from {shard}, where {chosen.index} says it is")
         return entries
 
     def names(self) -> tuple[str, ...]:

@@ -143,6 +143,7 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What serving needs to know about the model. Every id in `eos_token_ids` ends a generation.
 
     tool_style: how its chat template writes tool calls ("hermes" or "json"); None if it does not, or in another way.
+    decisions: what decided numbers and texts, and where it was found; for people, an older artifact has none.
     """
 
     name: str
@@ -155,6 +156,7 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     bos_token_id: int | None = None
     parameters: int = 0
     tool_style: str | None = None
+    decisions: tuple[Decision, ...] = ()
     facts: dict[str, Any] = {}
 
 

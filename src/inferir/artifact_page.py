@@ -11,7 +11,7 @@ from inferir.artifact_graph import Run, read_sections
 from inferir.artifact_svg import reuse, section_svg
 from inferir.commands.console import size
 from inferir.commands.memory_table import memory_rows
-from inferir.inspect_artifact import ArtifactView, bucket_rows, buckets_text, short_provenance, summary
+from inferir.inspect_artifact import ArtifactView, bucket_rows, buckets_text, decision_rows, short_provenance, summary
 from inferir.ir.atomic_file import replace_file
 from inferir.ir.errors import InferirError
 
@@ -34,6 +34,7 @@ def artifact_page(view: ArtifactView) -> str:
         model=view.manifest.model,
         total=size(view.nbytes),
         summary=summary(view),
+        decisions=decision_rows(view.manifest.model.decisions),
         memory=memory_rows(view.manifest),
         buckets=[(*row[:-1], size(int(row[-1]))) for row in bucket_rows(view.manifest)],
         kernels=[(k, buckets_text(view, k), short_provenance(k.provenance)) for k in view.kernels],

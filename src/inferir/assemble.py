@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from inferir import __version__
 from inferir.codegen.tvm.bucket import BuiltBucket, region_digest
 from inferir.codegen.tvm.regions import NEXT_ATTENTION, WORKSPACE
 from inferir.compile_types import WEIGHT_FILE, Captured, CompileOptions, DebugOptions
+from inferir.frontend.chat_templates import DEFAULT, template_file
 from inferir.frontend.facts import ModelFacts
 from inferir.ir.artifact import (
     ArenaArg,
@@ -31,6 +32,7 @@ from inferir.ir.artifact import (
 from inferir.ir.dims import dim_str
 from inferir.ir.graph import Graph
 from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
+from inferir.ir.manifest import Decision
 from inferir.ir.printer import print_graph
 from inferir.ir.target import Target
 from inferir.ir.types import TensorType
@@ -68,7 +70,7 @@ def assemble(
     blocks = -(-options.max_model_len // options.block_size)
     scratch = max(b.meta.scratch_bytes for b in built)
     manifest = Manifest(
-        model=model_record(captured.facts, captured.tokenizer.get("chat_template.jinja")),
+        model=model_record(captured.facts, tool_template(captured.tokenizer), captured.decisions),
         target=target,
         limits=LimitsRecord(
             max_model_len=options.max_model_len,
@@ -105,7 +107,14 @@ def io_record(name: str, type_: TensorType) -> IORecord:
     return IORecord(name=name, dtype=type_.dtype, shape=shape)
 
 
-def model_record(facts: ModelFacts, chat_template: bytes | None = None) -> ModelRecord:
+def tool_template(tokenizer: Mapping[str, bytes]) -> bytes | None:
+    """The chat template that renders requests with tools."""
+    return tokenizer.get(template_file("tool_use"), tokenizer.get(template_file(DEFAULT)))
+
+
+def model_record(
+    facts: ModelFacts, tool_template: bytes | None = None, decisions: tuple[Decision, ...] = ()
+) -> ModelRecord:
     return ModelRecord(
         name=facts.name,
         architecture=facts.architecture,
@@ -116,7 +125,8 @@ def model_record(facts: ModelFacts, chat_template: bytes | None = None) -> Model
         eos_token_ids=facts.eos_token_ids,
         bos_token_id=facts.bos_token_id,
         parameters=facts.parameters,
-        tool_style=None if chat_template is None else detect_style(chat_template.decode("utf-8", "replace")),
+        tool_style=None if tool_template is None else detect_style(tool_template.decode("utf-8", "replace")),
+        decisions=decisions,
         facts=msgspec.to_builtins(facts),
     )
 

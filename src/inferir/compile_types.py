@@ -11,7 +11,7 @@ from typing import Protocol
 
 from inferir.frontend.facts import ModelFacts
 from inferir.ir.graph import Graph
-from inferir.ir.manifest import Manifest
+from inferir.ir.manifest import Decision, Manifest
 from inferir.tuning import TuningUse
 
 WEIGHT_FILE = "weights/model.safetensors"
@@ -89,10 +89,14 @@ class CompileReport:
 
 @dataclass(frozen=True)
 class Captured:
-    """What the frontend delivers: graph over checkpoint weights, facts, the stored trace, the tokenizer's files."""
+    """What the frontend delivers: graph over checkpoint weights, facts, the stored trace, the tokenizer's files.
+
+    decisions: what decides numbers and texts, and where it was found.
+    """
 
     graph: Graph
     facts: ModelFacts
     trace: Mapping[str, bytes]
     tokenizer: Mapping[str, bytes]
     tokenizer_size: int
+    decisions: tuple[Decision, ...] = ()

@@ -10,7 +10,6 @@ half of one.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,8 +27,10 @@ from inferir.codegen.tvm.bucket import BuiltBucket, build_buckets
 from inferir.codegen.tvm.regions import Bounds
 from inferir.codegen.tvm.tiles import NO_TILES
 from inferir.compile_types import LONGEST, WEIGHT_FILE, Captured, CompileOptions, CompileReport, DebugOptions, Progress
+from inferir.frontend.decisions import decisions
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.model import ModelSource, load_source
+from inferir.frontend.tokenizer import TokenizerFacts
 from inferir.ir.artifact import TensorRecord
 from inferir.ir.attn_split import max_partials
 from inferir.ir.bucket import Bucket, default_buckets, parse_buckets
@@ -42,7 +43,10 @@ from inferir.ir.target import Target
 from inferir.ir.tuning import TuningRecord, read_records
 from inferir.passes.base import PassOptions
 from inferir.passes.manager import PipelineResult, run_pipeline
+from inferir.text_ends import check_vocabulary, join_ends
 from inferir.tuning import all_products, use_records
+
+TOKENIZER_FACTS = "facts.json"
 
 __all__ = ["CompileOptions", "CompileReport", "DebugOptions", "Progress", "compile_model"]
 
@@ -125,8 +129,7 @@ def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, r
     def make_tokenizer(folder: Path) -> None:
         from inferir.frontend.tokenizer import export_tokenizer
 
-        facts = export_tokenizer(source, folder)
-        (folder / "facts.json").write_text(json.dumps({"size": facts.size}), encoding="utf-8")
+        (folder / TOKENIZER_FACTS).write_bytes(export_tokenizer(source, folder).to_json())
 
     digest = source.description_digest()
     trace_files, reason = through_cache(
@@ -138,8 +141,12 @@ def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, r
     report.reasons += [r for r in (reason, other) if r]
     facts = msgspec.structs.replace(ModelFacts.from_json(trace_files["facts.json"]), name=source.name)
     graph = parse_graph(trace_files["graph.ir"].decode())
-    size = json.loads(tokenizer["facts.json"])["size"]
-    return Captured(graph, facts, trace_files, {n: f for n, f in tokenizer.items() if n != "facts.json"}, size)
+    files = {n: f for n, f in tokenizer.items() if n != TOKENIZER_FACTS}
+    described = TokenizerFacts.from_json(tokenizer[TOKENIZER_FACTS])
+    facts, ends = join_ends(facts, described, files)
+    check_vocabulary(facts, described)
+    found = (*decisions(source, options.dtype), *described.decisions, *ends)
+    return Captured(graph, facts, trace_files, files, described.size, found)
 
 
 def pass_options(options: CompileOptions, captured: Captured, target: Target) -> PassOptions:

@@ -14,7 +14,7 @@ import msgspec
 
 from inferir.ir.artifact import MANIFEST, read_manifest, verify_files
 from inferir.ir.errors import ArtifactError
-from inferir.ir.manifest import BucketRecord, Manifest
+from inferir.ir.manifest import BucketRecord, Decision, Manifest
 
 GRAPHS = {"captured": "ir/captured.txt", "kernels": "ir/kernels.txt"}
 _REFUSALS = "ir/refusals.txt"
@@ -127,6 +127,16 @@ def summary(view: ArtifactView) -> list[tuple[str, str]]:
         ("made by", ", ".join(f"{k} {v}" for k, v in m.versions.items())),
         ("format, digest", f"{m.format}, {m.digest[:16]}…"),
     ]
+
+
+def decision_rows(decisions: Iterable[Decision]) -> list[tuple[str, str, str]]:
+    """Rows (what, value, where it was found); what the rows above say already is not said again."""
+    rows: list[tuple[str, str, str]] = []
+    before = None
+    for d in decisions:
+        rows.append(("" if d.subject == before else d.subject, d.value, d.source))
+        before = d.subject
+    return rows
 
 
 def _value(value: Any) -> str:

@@ -180,7 +180,7 @@ def test_weights_are_served_in_the_graph_type(whole: Path) -> None:
 
 
 def test_folder_without_safetensors(tmp_path: Path) -> None:
-    with pytest.raises(WeightError, match=r"holds no \.safetensors"):
+    with pytest.raises(WeightError, match=r"holds no model\.safetensors and no model\.safetensors\.index\.json"):
         FolderWeights(tmp_path).names()
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
     with pytest.raises(WeightError, match=r"pytorch_model\.bin is not read, convert it"):
@@ -189,7 +189,7 @@ def test_folder_without_safetensors(tmp_path: Path) -> None:
 
 def test_shard_names_cannot_leave_the_folder(tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "../other.safetensors"}}))
-    with pytest.raises(WeightError, match="is not a file of this folder"):
+    with pytest.raises(WeightError, match="is not a safetensors file of this folder"):
         FolderWeights(tmp_path).names()
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from inferir.commands.cache_use import NAMES, RecordingCache
 from inferir.commands.console import count, plain, seconds, show, size, table
 from inferir.commands.memory_table import memory_json, memory_rows
+from inferir.inspect_artifact import decision_rows
 from inferir.ir.artifact import MANIFEST
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ def as_json(report: CompileReport, cache: RecordingCache) -> dict[str, Any]:
         "bytes": artifact_bytes(report),
         "model": {"name": manifest.model.name, "architecture": manifest.model.architecture},
         "dtype": manifest.model.dtype.value,
+        "eos_token_ids": list(manifest.model.eos_token_ids),
+        "decisions": msgspec.to_builtins(manifest.model.decisions),
         "target": manifest.target.name,
         "buckets": [b.name for b in manifest.buckets],
         "seconds": {**report.seconds, "total": report.total_seconds},
@@ -58,6 +63,7 @@ def print_report(report: CompileReport, cache: RecordingCache) -> None:
         table("Compile", ("phase", "time", "from the cache"), phases, right=("time",)),
         plain(cache_line(cache)),
         *([plain(tuning_line(report.tuning))] if report.tuning else []),
+        table("What decided", ("what", "value", "found in"), decision_rows(manifest.model.decisions)),
         table("Memory when served", ("what", "size", "note"), memory_rows(manifest), right=("size",)),
         plain(
             f"{report.path}: {size(artifact_bytes(report))}, {manifest.model.name} as {manifest.model.dtype.value} for "

@@ -48,7 +48,7 @@ def inspect(
 
 def _print(view: ArtifactView) -> None:
     from inferir.commands.memory_table import memory_rows
-    from inferir.inspect_artifact import bucket_rows, buckets_text, short_provenance, summary
+    from inferir.inspect_artifact import bucket_rows, buckets_text, decision_rows, short_provenance, summary
 
     buckets = [(*row[:-1], size(int(row[-1]))) for row in bucket_rows(view.manifest)]
     kernels = [
@@ -57,6 +57,7 @@ def _print(view: ArtifactView) -> None:
     refused = len(view.refusals())
     show(
         table(f"{view.path}: {size(view.nbytes)}", ("", ""), summary(view)),
+        table("What decided", ("what", "value", "found in"), decision_rows(view.manifest.model.decisions)),
         table("Memory when served", ("what", "size", "note"), memory_rows(view.manifest), right=("size",)),
         table(
             "Buckets",
