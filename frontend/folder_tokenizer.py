@@ -23,6 +23,7 @@ from inferir.ir.manifest import Decision
 
 FILE = "tokenizer.json"
 _PARTS = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
+_SAMPLE = "Text, 12 words:\n\té 日本 🙂 \x07"
 
 
 class TokenizerWarning(UserWarning):
@@ -44,6 +45,18 @@ class FolderTokenizer:
             raise FrontendError(f"the tokenizer of {source.spec} ({type(self.merged).__name__}) has no fast form")
         self.backend.no_truncation()
         self.backend.no_padding()
+        self._try(source)
+
+    def _try(self, source: ModelSource) -> None:
+        """A class of transformers may put together what cannot encode: a vocabulary without its own unknown token."""
+        try:
+            self.backend.decode(self.backend.encode(_SAMPLE).ids)
+        except Exception as error:  # the library raises plain Exception
+            kind = type(self.merged).__name__
+            raise FrontendError(
+                f"the tokenizer of {source.spec}, as {kind} of transformers makes it, cannot encode text: {error}; is "
+                "tokenizer_class in tokenizer_config.json right?"
+            ) from error
 
     def _spelled_out(self) -> dict[str, Any]:
         """Special tokens that tokenizer_config.json gives as bare objects, which transformers reads elsewhere only."""
@@ -143,7 +156,7 @@ def _load(source: ModelSource, tokens: Mapping[str, Any]) -> Any:
         raise
     except (Exception, RecursionError) as error:  # missing files, unknown classes, failed conversions
         reason = one_line(error)
-        if "trust_remote_code" in reason:
+        if "custom code" in str(error) and not source.trust_remote_code:
             reason = "it is implemented by code of its own, which is not run unless trust_remote_code is set"
         lacks = "" if (source.path / FILE).is_file() else " has no tokenizer.json, and its tokenizer"
         kind = "" if lacks else ": its tokenizer"
