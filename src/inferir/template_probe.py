@@ -68,17 +68,21 @@ def turn_end(template: ChatTemplate, control: Collection[str]) -> str | None:
     if found is None or found in _openers(text, before, first, control):
         return None
     longer = _render(template, (*opening, *exchange, ("user", _NEXT), ("assistant", _ASSISTANT)))
-    between = "" if longer is None else longer.partition(_ASSISTANT)[2].partition(_NEXT)[0].lstrip()
+    between = "" if longer is None else longer.partition(_NEXT)[0].rpartition(_ASSISTANT)[2].lstrip()
     again = _first(between, control) == found
     return found if again or found not in before else None
 
 
 def _openers(text: str, before: str, first: str, control: Collection[str]) -> set[str]:
-    """Control tokens that begin turns: all before the first text, and the last one before each other text."""
+    """Control tokens that begin turns: all before the first text, and the last of several before each other text.
+
+    A single one between two texts may end the one or begin the other; before the first text there is nothing to end.
+    """
     out = set(_tokens(text.partition(first)[0], control))
-    if first != _USER:
-        out.update(_tokens(text.partition(first)[2].partition(_USER)[0], control)[-1:])
-    out.update(_tokens(before.rpartition(_USER)[2], control)[-1:])
+    system = "" if first == _USER else text.partition(first)[2].partition(_USER)[0]
+    for gap in (system, before.rpartition(_USER)[2]):
+        tokens = _tokens(gap, control)
+        out.update(tokens[-1:] if len(tokens) > 1 else [])
     return out
 
 
