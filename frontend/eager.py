@@ -22,11 +22,13 @@ def eager_model(source: ModelSource, dtype: DType | None = None) -> Any:
     kind = torch_dtype(dtype or source.dtype)
     options: dict[str, Any] = {"dtype": kind, "attn_implementation": "eager"}
     if source.kind == "gguf":
-        from inferir.frontend.gguf_file import reading
+        from inferir.frontend.gguf_reference import reading
 
+        # The weights as transformers reads them, independently of ours; the configuration must be ours, because its
+        # loader leaves out what it does not know.
         options.update(gguf_file=source.path.name, quantization_config=hf.gguf_config(dequantize=True))
         with reading(source.path):
-            model = hf.auto_model.from_pretrained(str(source.folder), **options)
+            model = hf.auto_model.from_pretrained(str(source.folder), config=copy.deepcopy(source.config), **options)
         return model.eval()
     try:
         with quiet():

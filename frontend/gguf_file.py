@@ -1,90 +1,83 @@
-"""GGUF files, through transformers' loader: configuration, tokenizer and dequantised weights.
-
-The loader parses the file's metadata anew for the config, the tokenizer and the weights, element by element.
-`reading` makes each of these share one parse, which turns half a minute into seconds for a vocabulary of 50 000
-tokens.
-"""
+"""A GGUF model as a source: configuration, tokenizer, end-of-text ids, and what decided them."""
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import functools
-import hashlib
-import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferir.frontend.gguf_metadata import identity, metadata, open_file
+from inferir.frontend.gguf_metadata import Identity, identity, open_model
+from inferir.frontend.gguf_reference import reading
+from inferir.frontend.gguf_weights import GgufWeights, described
 from inferir.frontend.huggingface import api, one_line, quiet
-from inferir.frontend.weights import warn_if_not_finite
-from inferir.ir.dtypes import DType, from_torch, torch_dtype
-from inferir.ir.errors import FrontendError, WeightError
-from inferir.ir.types import TensorType
+from inferir.ir.errors import FrontendError
+from inferir.ir.manifest import Decision
 
-if TYPE_CHECKING:
-    import torch
+__all__ = [
+    "GgufWeights",
+    "decisions",
+    "end_token_ids",
+    "end_tokens",
+    "generation_defaults",
+    "load_config",
+    "load_tokenizer",
+    "reading",
+]
 
-MAGIC = b"GGUF"
-
-
-def is_gguf(path: Path) -> bool:
-    """Whether the file starts like a GGUF file."""
-    with path.open("rb") as f:
-        return f.read(4) == MAGIC
-
-
-@functools.lru_cache(maxsize=1)
-def _metadata(identity: tuple[str, int, int], load: Any) -> Any:
-    return load(identity[0], return_tensors=False)
-
-
-def _without_vocabulary(reader: Any) -> Any:
-    """The reader's scalar fields and tensors: what loading weights needs."""
-    fields = {key: field for key, field in reader.fields.items() if not key.startswith("tokenizer.")}
-    return SimpleNamespace(fields=fields, tensors=reader.tensors)
-
-
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Share one parse of the metadata between all calls of the loader inside.
-
-    Raises `WeightError` for a file that cannot be read.
-    """
-    gguf: Any = importlib.import_module("gguf")
-    loader: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
-    saved = (gguf.GGUFReader, gguf.get_tensor_name_map, loader.load_gguf_checkpoint, loader.tqdm)
-
-    def load(file: Any, return_tensors: bool = False, **options: Any) -> Any:
-        if return_tensors:
-            gguf.GGUFReader = lambda file, mode="r": _without_vocabulary(open_file(identity(file)))
-            return saved[2](file, return_tensors=True, **options)
-        gguf.GGUFReader = lambda file, mode="r": open_file(identity(file))
-        parsed = _metadata(identity(file), saved[2])
-        return {part: dict(content) for part, content in parsed.items()}
-
-    gguf.get_tensor_name_map = functools.lru_cache(maxsize=4)(saved[1])
-    loader.load_gguf_checkpoint, loader.tqdm = load, lambda items, **_: items
-    try:
-        with quiet():
-            yield
-    except FrontendError:
-        raise
-    except Exception as error:  # the parser fails in many ways on a damaged file
-        raise WeightError(
-            f"{path.name}: the GGUF file cannot be read (truncated or damaged?): "
-            f"{type(error).__name__}: {one_line(error)}"
-        ) from error
-    finally:
-        gguf.GGUFReader, gguf.get_tensor_name_map, loader.load_gguf_checkpoint, loader.tqdm = saved
+_IDS = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
+# Recommendations for sampling that a file may hold, and their names in a generation config.
+_SAMPLING = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+}
 
 
 def load_config(path: Path) -> Any:
-    """The configuration that the file describes."""
-    hf = api()
-    with reading(path):
-        return hf.auto_config.from_pretrained(str(path.parent), gguf_file=path.name)
+    """The transformers configuration of the model, by our own reading of its keys.
+
+    Raises `FrontendError` naming a key that is missing, wrong, or could change numbers and is not supported, and
+    `WeightError` naming a tensor that does not fit or would not be used. Warns (`WeightWarning`) of keys that nobody
+    knows.
+    """
+    return copy.deepcopy(_config(identity(path)))
+
+
+@functools.lru_cache(maxsize=2)
+def _config(identity: Identity) -> Any:
+    from inferir.frontend.rope import register_explicit
+
+    path = Path(identity[0][0])
+    model = described(path)
+    register_explicit()
+    ids = {name: _token_id(path, kind) for kind, name in _IDS.items()}
+    wanted = {**copy.deepcopy(dict(model.config)), **ids}
+    try:
+        with quiet():
+            config = api().auto_config.for_model(model.model_type, **copy.deepcopy(wanted))
+    except Exception as error:  # transformers validates configurations in many ways
+        raise FrontendError(
+            f"{path.name}: transformers does not accept what the keys say of a {model.architecture!r} model: "
+            f"{one_line(error)}"
+        ) from error
+    for name, value in wanted.items():
+        if not _holds(getattr(config, name, None), value):
+            raise FrontendError(
+                f"{path.name}: transformers makes {name} {getattr(config, name, None)!r}, but the keys say {value!r}; "
+                "this version of transformers is not supported for this file"
+            )
+    return config
+
+
+def _holds(have: Any, want: Any) -> bool:
+    """Whether a configuration's value is what was asked for; a mapping may have gained entries."""
+    if isinstance(want, Mapping):
+        return isinstance(have, Mapping) and all(_holds(have.get(k), v) for k, v in want.items())
+    return bool(have == want)
 
 
 def load_tokenizer(path: Path) -> Any:
@@ -94,60 +87,70 @@ def load_tokenizer(path: Path) -> Any:
         return hf.auto_tokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
 
 
+def _token_id(path: Path, kind: str) -> int | None:
+    """The id of a special token, None if the file does not say. Raises `FrontendError` for one that is no token."""
+    model = open_model(path)
+    key = f"tokenizer.ggml.{kind}_token_id"
+    if key not in model.values:
+        return None
+    value, tokens = model.values[key], model.values.get("tokenizer.ggml.tokens")
+    size = len(tokens) if isinstance(tokens, list) else described(path).sizes.vocabulary
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
+        raise FrontendError(f"{model.file}: key {key!r} is {value!r}; it must be an id from 0 to {size - 1}")
+    return value
+
+
+def end_tokens(path: Path) -> tuple[tuple[str, int], ...]:
+    """(key, id) of every token that the file declares to end a text, a turn or a message, in that order."""
+    found = ((f"tokenizer.ggml.{kind}_token_id", _token_id(path, kind)) for kind in ("eos", "eot", "eom"))
+    return tuple((key, value) for key, value in found if value is not None)
+
+
 def end_token_ids(path: Path) -> tuple[int, ...]:
-    """Ids that the file declares to end a text, a turn or a message, in that order."""
-    with reading(path):
-        stated = metadata(path)
-        keys = [f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom")]
-        return tuple(dict.fromkeys(int(stated[key]) for key in keys if key in stated))
+    """Ids that the file declares to end a text, a turn or a message, in that order, each once."""
+    return tuple(dict.fromkeys(value for _, value in end_tokens(path)))
 
 
-class GgufWeights:
-    """The weights of a GGUF file, dequantised to `dtype` under transformers' names (all at once, at the first use)."""
+def generation_defaults(path: Path) -> Mapping[str, float | int]:
+    """What the file recommends for sampling, under the names of a generation config."""
+    out: dict[str, float | int] = {}
+    model = open_model(path)
+    for key, name in _SAMPLING.items():
+        if key in model.values:
+            value = model.values[key]
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise FrontendError(f"{model.file}: key {key!r} is {value!r}; it must be a number")
+            out[name] = value
+    return out
 
-    def __init__(self, path: Path, dtype: DType) -> None:
-        self.path = path
-        self.dtype = dtype
-        self._checked: set[str] = set()
 
-    @functools.cached_property
-    def tensors(self) -> Mapping[str, torch.Tensor]:
-        """All tensors by name. Raises `WeightError` naming tensors of the model that the file lacks."""
-        hf = api()
-        with reading(self.path):
-            model, info = hf.auto_model.from_pretrained(
-                str(self.path.parent),
-                gguf_file=self.path.name,
-                dtype=torch_dtype(self.dtype),
-                quantization_config=hf.gguf_config(dequantize=True),
-                output_loading_info=True,
-            )
-        missing = sorted(set(info["missing_keys"]))
-        if missing:
-            raise WeightError(f"tensor {missing[0]!r} is missing from {self.path.name} ({len(missing)} in all)")
-        return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+def decisions(path: Path) -> tuple[Decision, ...]:
+    """The facts that decide the model's numbers, each with the key that says so."""
+    model = described(path)
+    keys, sizes, config = model.keys, model.sizes, model.config
 
-    def names(self) -> tuple[str, ...]:
-        return tuple(sorted(self.tensors))
+    def fact(subject: str, value: Any, *suffixes: str) -> Decision:
+        return Decision(subject=subject, value=str(value), source=keys.source(*suffixes))
 
-    def where(self, name: str) -> str:
-        return self.path.name
-
-    def type(self, name: str) -> TensorType:
-        tensor = self.tensors[name]
-        return TensorType(tuple(tensor.shape), from_torch(tensor.dtype))
-
-    def load(self, name: str) -> torch.Tensor:
-        tensor = self.tensors[name]
-        if name not in self._checked:
-            self._checked.add(name)
-            warn_if_not_finite(name, self.path.name, tensor)
-        return tensor
-
-    def fingerprint(self) -> str:
-        """Digest of the whole file and the type it is dequantised to."""
-        digest = hashlib.sha256(self.dtype.value.encode())
-        with self.path.open("rb") as f:
-            while chunk := f.read(1 << 22):
-                digest.update(chunk)
-        return digest.hexdigest()
+    out = [
+        Decision(
+            subject="architecture",
+            value=f"{model.architecture}, as transformers' {model.model_type}",
+            source=f"{keys.model.file}: general.architecture",
+        ),
+        fact("context length", sizes.context, "context_length"),
+        fact("norm epsilon", f"{sizes.epsilon:g}", "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"),
+        fact("head size", sizes.head_dim, "attention.key_length"),
+    ]
+    if model.rope is not None:
+        out.append(Decision(subject="rope", value=model.rope.text, source=model.rope.source))
+    if config.get("sliding_window"):
+        sliding = config.get("layer_types", []).count("sliding_attention") or sizes.layers
+        text = f"{config['sliding_window']} tokens in {sliding} of {sizes.layers} layers"
+        out.append(fact("attention window", text, "attention.sliding_window"))
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if config.get(name):
+            out.append(fact(name.replace("_", " "), f"{config[name]:g}", name))
+    head = "token_embd.weight" if config["tie_word_embeddings"] else "output.weight"
+    out.append(Decision(subject="output matrix", value=head, source=f"{keys.model.file}: its tensors"))
+    return tuple(out)

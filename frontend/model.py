@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inferir.frontend.gguf_parts import file_digest, part_files, split_models
 from inferir.frontend.model_files import optional_json, read_json
 from inferir.frontend.model_name import display_name
 from inferir.frontend.weights import FolderWeights, WeightSource
@@ -116,7 +117,7 @@ class ModelSource:
     @functools.cached_property
     def weights(self) -> WeightSource:
         if self.kind == "gguf":
-            from inferir.frontend.gguf_file import GgufWeights
+            from inferir.frontend.gguf_weights import GgufWeights
 
             return GgufWeights(self.path, self.dtype)
         return FolderWeights(self.path, self.stated_config.get("transformers_weights"))
@@ -152,8 +153,7 @@ class ModelSource:
 
     @functools.cached_property
     def _file_digest(self) -> str:
-        with self.path.open("rb") as f:
-            return hashlib.file_digest(f, "sha256").hexdigest()
+        return file_digest(self.path)
 
 
 def load_source(
@@ -220,13 +220,14 @@ def _file_source(spec: str, path: Path, dtype: DType | str, trust: bool, hub_id:
         raise FrontendError(f"{spec!r} cannot be read: {error.strerror}") from error
     if magic != b"GGUF":
         raise FrontendError(f"{spec!r} is not a GGUF file; pass the model's folder")
+    part_files(path)  # raises for a part that is missing or not the first
     return ModelSource(spec, "gguf", path, _served(dtype, {}), trust, hub_id)
 
 
 def _folder_source(spec: str, path: Path, dtype: DType | str, trust: bool, hub_id: str | None = None) -> ModelSource:
     try:
         described = (path / "config.json").exists()
-        files = [] if described else sorted(f for f in path.glob("*.gguf") if f.is_file())
+        files = [] if described else split_models(sorted(f for f in path.glob("*.gguf") if f.is_file()))
     except OSError as error:
         raise FrontendError(f"{spec!r} cannot be read: {error.strerror}") from error
     if described:
