@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from inferir.frontend.huggingface import api, one_line, quiet, skeleton, state_types, text_config, tied_names
 from inferir.frontend.model import ModelSource
 from inferir.frontend.weights import Weights
-from inferir.ir.dtypes import DType, torch_dtype
+from inferir.ir.dtypes import DType, from_torch, torch_dtype
 from inferir.ir.errors import FrontendError
 
 
@@ -22,14 +22,7 @@ def eager_model(source: ModelSource, dtype: DType | None = None) -> Any:
     kind = torch_dtype(dtype or source.dtype)
     options: dict[str, Any] = {"dtype": kind, "attn_implementation": "eager"}
     if source.kind == "gguf":
-        from inferir.frontend.gguf_reference import reading
-
-        # The weights as transformers reads them, independently of ours; the configuration must be ours, because its
-        # loader leaves out what it does not know.
-        options.update(gguf_file=source.path.name, quantization_config=hf.gguf_config(dequantize=True))
-        with reading(source.path):
-            model = hf.auto_model.from_pretrained(str(source.folder), config=copy.deepcopy(source.config), **options)
-        return model.eval()
+        return _gguf_model(source, options).eval()
     try:
         with quiet():
             model = hf.auto_model.from_pretrained(
@@ -38,6 +31,32 @@ def eager_model(source: ModelSource, dtype: DType | None = None) -> Any:
     except Exception as error:  # transformers raises many kinds for a damaged model
         raise FrontendError(f"transformers cannot load {source.spec}: {one_line(error)}") from error
     return model.eval()
+
+
+def _gguf_model(source: ModelSource, options: Mapping[str, Any]) -> Any:
+    """A GGUF model with the weights as transformers reads them, independently of ours. The configuration is ours: its
+    loader leaves out what it does not know. So are the weights of an architecture that it does not know at all.
+    """
+    from inferir.frontend.gguf_file import GgufWeights
+    from inferir.frontend.gguf_metadata import metadata
+    from inferir.frontend.gguf_reference import known_architectures, reading
+
+    hf, config = api(), copy.deepcopy(source.config)
+    if metadata(source.path)["general.architecture"] not in known_architectures():
+        weights = GgufWeights(source.path, from_torch(options["dtype"]))
+        return _filled(skeleton(config, options["dtype"], "eager"), weights.load)
+    file = {"gguf_file": source.path.name, "quantization_config": hf.gguf_config(dequantize=True)}
+    with reading(source.path):
+        return hf.auto_model.from_pretrained(str(source.folder), config=config, **file, **options)
+
+
+def _filled(model: Any, load: Callable[[str], torch.Tensor]) -> Any:
+    """`model` with tensors by name as its parameters and buffers, tied ones shared."""
+    state = {name: load(name).to(t.dtype) for name, t in state_types(model).items()}
+    state.update({alias: state[name] for alias, name in tied_names(model).items()})
+    model.load_state_dict(state, assign=True)
+    model.tie_weights()
+    return model
 
 
 def eager_twin(source: ModelSource, weights: Weights, tied: bool | None = None) -> Any:
@@ -49,11 +68,7 @@ def eager_twin(source: ModelSource, weights: Weights, tied: bool | None = None) 
     if tied is not None:
         config.tie_word_embeddings = text_config(config).tie_word_embeddings = tied
     model = skeleton(config, torch_dtype(source.dtype), "eager", source.trust_remote_code)
-    state = {name: weights.source.load(weights.names[name]).to(t.dtype) for name, t in state_types(model).items()}
-    state.update({alias: state[name] for alias, name in tied_names(model).items()})
-    model.load_state_dict(state, assign=True)
-    model.tie_weights()
-    return model
+    return _filled(model, lambda name: weights.source.load(weights.names[name]))
 
 
 def model_logits(model: Any, ids: Sequence[int], positions: Sequence[int] | None = None) -> torch.Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 
 from inferir.frontend.gguf_metadata import Identity, identity, open_model
 from inferir.frontend.gguf_reference import reading
+from inferir.frontend.gguf_rope import EXPLICIT
 from inferir.frontend.gguf_weights import GgufWeights, described
 from inferir.frontend.huggingface import api, one_line, quiet
 from inferir.ir.errors import FrontendError
@@ -55,10 +56,18 @@ def _config(identity: Identity) -> Any:
     model = described(path)
     register_explicit()
     ids = {name: _token_id(path, kind) for kind, name in _IDS.items()}
-    wanted = {**copy.deepcopy(dict(model.config)), **ids}
+    wanted = {**model.config, **ids}
+    given = copy.deepcopy(wanted)
+    rope = given.get("rope_parameters")
+    # Some model types accept only the rope types that their own checkpoints have; `EXPLICIT` is set afterwards.
+    explicit = rope is not None and rope.get("rope_type") == EXPLICIT
+    if explicit:
+        given["rope_parameters"] = {k: rope[k] for k in ("rope_theta", "partial_rotary_factor") if k in rope}
     try:
         with quiet():
-            config = api().auto_config.for_model(model.model_type, **copy.deepcopy(wanted))
+            config = api().auto_config.for_model(model.model_type, **given)
+            if explicit:
+                config.rope_parameters = {**config.rope_parameters, **rope}
     except Exception as error:  # transformers validates configurations in many ways
         raise FrontendError(
             f"{path.name}: transformers does not accept what the keys say of a {model.architecture!r} model: "

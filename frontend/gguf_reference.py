@@ -51,6 +51,12 @@ def _metadata(identity: Identity, load: Any) -> Any:
     return load(identity[0][0], return_tensors=False)
 
 
+def known_architectures() -> tuple[str, ...]:
+    """Architectures that the loader has a table for."""
+    loader: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
+    return tuple(loader.GGUF_SUPPORTED_ARCHITECTURES)
+
+
 def _without_vocabulary(reader: Any) -> Any:
     """The reader's scalar fields and tensors: what loading weights needs."""
     fields = {key: field for key, field in reader.fields.items() if not key.startswith("tokenizer.")}
