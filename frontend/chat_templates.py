@@ -57,7 +57,7 @@ def folder_templates(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[
     if not found:
         stated = optional_json(folder / JSON_FILE).get("chat_template")
         found = stated_templates(stated, f"{JSON_FILE}: chat_template")
-    return _usable(found)
+    return usable(found)
 
 
 def stated_templates(value: Any, source: str) -> dict[str, Template]:
@@ -100,7 +100,8 @@ def _read(file: Path) -> str:
         raise FrontendError(f"{file} cannot be read: it is not UTF-8; store it in that encoding") from error
 
 
-def _usable(found: Mapping[str, Template]) -> dict[str, Template]:
+def usable(found: Mapping[str, Template]) -> dict[str, Template]:
+    """The templates that can be written; warns (`TemplateWarning`) of the others."""
     out = {}
     for name, template in found.items():
         if not _NAME.fullmatch(name):

@@ -1,4 +1,4 @@
-"""A GGUF model as a source: configuration, tokenizer, end-of-text ids, and what decided them."""
+"""A GGUF model as a source: configuration, end-of-text ids, and what decided them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ __all__ = [
     "end_tokens",
     "generation_defaults",
     "load_config",
-    "load_tokenizer",
     "reading",
 ]
 
@@ -87,13 +86,6 @@ def _holds(have: Any, want: Any) -> bool:
     if isinstance(want, Mapping):
         return isinstance(have, Mapping) and all(_holds(have.get(k), v) for k, v in want.items())
     return bool(have == want)
-
-
-def load_tokenizer(path: Path) -> Any:
-    """The tokenizer that the file describes."""
-    hf = api()
-    with reading(path):
-        return hf.auto_tokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
 
 
 def _token_id(path: Path, kind: str) -> int | None:

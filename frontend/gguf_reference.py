@@ -1,6 +1,6 @@
 """transformers' own loader of GGUF files: the independent reading of weights that a compiled model is compared with.
 
-The loader parses a file's metadata anew for the config, the tokenizer and the weights, element by element. `reading`
+The loader parses a file's metadata anew for the config and the weights, element by element. `reading`
 makes each of these share one parse, which turns half a minute into seconds for a vocabulary of 50 000 tokens, and shows
 it all parts of a split model as one file. What the loader leaves out (scaled rotary embeddings, for instance) comes
 from our configuration; see `gguf_families`.

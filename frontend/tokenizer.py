@@ -12,9 +12,11 @@ from typing import Any
 
 import msgspec
 
-from inferir.frontend.chat_templates import folder_templates, stated_templates, write_templates
+from inferir.frontend import gguf_tokenizer
+from inferir.frontend.chat_templates import folder_templates, write_templates
 from inferir.frontend.end_ids import Claim, config_claims, gguf_claims
 from inferir.frontend.facts import token_ids
+from inferir.frontend.gguf_metadata import metadata
 from inferir.frontend.model import ModelSource
 from inferir.frontend.model_files import read_json
 from inferir.ir.errors import FrontendError
@@ -58,8 +60,8 @@ def export_tokenizer(source: ModelSource, dest: Path) -> TokenizerFacts:
     """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json, the chat templates (if any) and
     generation_config.json.
 
-    A folder's own tokenizer.json is copied byte for byte where transformers makes nothing else of the folder; another,
-    a slow or a GGUF tokenizer is converted. Raises `FrontendError` naming the file that is missing or damaged.
+    A folder's own tokenizer.json is copied byte for byte where transformers makes nothing else of the folder; another
+    or a slow one is converted, and that of a GGUF file is made from its metadata. Raises `FrontendError` naming the file that is missing or damaged.
     """
     dest.mkdir(parents=True, exist_ok=True)
     exported = _from_folder(source, dest) if source.kind == "folder" else _from_gguf(source, dest)
@@ -106,23 +108,9 @@ def _text(token: Any) -> str | None:
 
 
 def _from_gguf(source: ModelSource, dest: Path) -> _Exported:
-    from inferir.frontend.gguf_file import load_tokenizer
-    from inferir.frontend.gguf_metadata import metadata
-
-    tokenizer = load_tokenizer(source.path)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        raise FrontendError(f"the tokenizer of {source.spec} ({type(tokenizer).__name__}) has no fast form")
-    (dest / "tokenizer.json").write_text(backend.to_str(pretty=False), encoding="utf-8")
-    special = {k: _text(v) or str(v) for k, v in tokenizer.special_tokens_map.items() if k.endswith("_token")}
-    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
-    for flag in ("add_bos_token", "add_eos_token", "clean_up_tokenization_spaces"):
-        value = getattr(tokenizer, flag, None)
-        if isinstance(value, bool):
-            config[flag] = value
-    templates = stated_templates(tokenizer.chat_template, "tokenizer.chat_template")
-    _write_config(dest, config)
-    return _Exported(gguf_claims(metadata(source.path)), write_templates(templates, dest))
+    templates = gguf_tokenizer.export(source.path, dest)
+    decided = (*gguf_tokenizer.decisions(source.path), *write_templates(templates, dest))
+    return _Exported(gguf_claims(metadata(source.path)), decided)
 
 
 def _defaults(source: ModelSource) -> dict[str, Any]:

@@ -1,0 +1,170 @@
+"""The vocabulary that a GGUF file holds, checked: tokens, their kinds and scores, merges, and ids of special tokens.
+
+Everything that is broken is a `FrontendError` of one line that names the key; nothing is mended in silence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from inferir.ir.errors import FrontendError
+
+MODEL = "tokenizer.ggml.model"
+TOKENS = "tokenizer.ggml.tokens"
+TYPES = "tokenizer.ggml.token_type"
+SCORES = "tokenizer.ggml.scores"
+MERGES = "tokenizer.ggml.merges"
+
+# Values of tokenizer.ggml.token_type; 0 says nothing and counts as normal.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+
+# Keys of ids, and the name by which transformers' files call the token (None: no name there).
+ID_KEYS: dict[str, str | None] = {
+    "tokenizer.ggml.bos_token_id": "bos_token",
+    "tokenizer.ggml.eos_token_id": "eos_token",
+    "tokenizer.ggml.unknown_token_id": "unk_token",
+    "tokenizer.ggml.padding_token_id": "pad_token",
+    "tokenizer.ggml.seperator_token_id": "sep_token",
+    "tokenizer.ggml.cls_token_id": "cls_token",
+    "tokenizer.ggml.mask_token_id": "mask_token",
+    "tokenizer.ggml.eot_token_id": None,
+    "tokenizer.ggml.eom_token_id": None,
+    "tokenizer.ggml.fim_pre_token_id": None,
+    "tokenizer.ggml.fim_suf_token_id": None,
+    "tokenizer.ggml.fim_mid_token_id": None,
+    "tokenizer.ggml.fim_pad_token_id": None,
+    "tokenizer.ggml.fim_rep_token_id": None,
+    "tokenizer.ggml.fim_sep_token_id": None,
+    "tokenizer.ggml.prefix_token_id": None,
+    "tokenizer.ggml.suffix_token_id": None,
+    "tokenizer.ggml.middle_token_id": None,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """tokens and kinds by id; index: id by token. special: id by its key, as far as the file states it."""
+
+    tokens: list[str]
+    kinds: list[int]
+    index: dict[str, int]
+    special: dict[str, int]
+
+    def of_kind(self, *kinds: int) -> list[int]:
+        """Ids of the tokens of these kinds."""
+        return [i for i, kind in enumerate(self.kinds) if kind in kinds]
+
+
+def vocabulary(stated: Mapping[str, Any]) -> Vocabulary:
+    """The tokens in a file's metadata. Raises `FrontendError` naming the key that is missing or broken."""
+    tokens = _list(stated, TOKENS, str)
+    if not tokens:
+        raise FrontendError(f"{TOKENS}: the list is empty")
+    index = {token: i for i, token in enumerate(tokens)}
+    if len(index) != len(tokens):
+        twice = next(i for i, token in enumerate(tokens) if index[token] != i)
+        raise FrontendError(f"{TOKENS}: ids {twice} and {index[tokens[twice]]} are the same token {tokens[twice]!r}")
+    kinds = _list(stated, TYPES, int) if TYPES in stated else [NORMAL] * len(tokens)
+    _same_length(TYPES, kinds, tokens)
+    wrong = next((i for i, kind in enumerate(kinds) if not 0 <= kind <= BYTE), None)
+    if wrong is not None:
+        raise FrontendError(f"{TYPES}: token {wrong} has type {kinds[wrong]}; 0 to {BYTE} are known")
+    return Vocabulary(tokens=tokens, kinds=kinds, index=index, special=_special(stated, len(tokens)))
+
+
+def scores(stated: Mapping[str, Any], tokens: list[str]) -> list[float]:
+    """One finite number per token."""
+    values = _list(stated, SCORES, float)
+    _same_length(SCORES, values, tokens)
+    wrong = next((i for i, value in enumerate(values) if not math.isfinite(value)), None)
+    if wrong is not None:
+        raise FrontendError(f"{SCORES}: the score of token {wrong} is {values[wrong]}")
+    return values
+
+
+def merges(stated: Mapping[str, Any], index: Mapping[str, int]) -> tuple[list[tuple[str, str]], int]:
+    """Pairs of tokens that become one, the most urgent first, and how many were listed again and left out.
+
+    A pair is written with a blank between its parts; the first part may begin with a blank itself.
+    """
+    pairs: dict[tuple[str, str], None] = {}
+    lines = _list(stated, MERGES, str)
+    for i, line in enumerate(lines):
+        at = line.find(" ", 1)
+        pair = (line[:at], line[at + 1 :])
+        if at < 0 or not pair[1]:
+            raise FrontendError(f"{MERGES}: entry {i}, {line!r}, is not a pair of tokens with a blank between them")
+        for part in (*pair, pair[0] + pair[1]):
+            if part not in index:
+                raise FrontendError(
+                    f"{MERGES}: entry {i}, {line!r}, needs the token {part!r}, which is not in {TOKENS}"
+                )
+        pairs[pair] = None
+    return list(pairs), len(lines) - len(pairs)
+
+
+def flag(stated: Mapping[str, Any], key: str, default: bool) -> bool:
+    """A value that is true or false."""
+    value = stated.get(key, default)
+    if not isinstance(value, bool):
+        raise FrontendError(f"{key}: expected true or false, found {_shown(value)}")
+    return value
+
+
+def text(stated: Mapping[str, Any], key: str) -> str | None:
+    """A text, or None where the key is absent."""
+    value = stated.get(key)
+    if value is not None and not isinstance(value, str):
+        raise FrontendError(f"{key}: expected a text, found {_shown(value)}")
+    return value
+
+
+def texts(stated: Mapping[str, Any], key: str) -> list[str]:
+    """A list of texts, empty where the key is absent."""
+    return _list(stated, key, str) if key in stated else []
+
+
+def _special(stated: Mapping[str, Any], size: int) -> dict[str, int]:
+    found = {}
+    for key in ID_KEYS:
+        if key not in stated:
+            continue
+        value = stated[key]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise FrontendError(f"{key}: expected a token id, found {_shown(value)}")
+        if not 0 <= value < size:
+            raise FrontendError(f"{key}: {value} is no token id; {TOKENS} has {size} tokens")
+        found[key] = value
+    return found
+
+
+def _list(stated: Mapping[str, Any], key: str, kind: type) -> list[Any]:
+    if key not in stated:
+        raise FrontendError(f"{key}: the file lacks this key, so its tokenizer cannot be read")
+    values = stated[key]
+    accepted = (float, int) if kind is float else (kind,)
+    if not isinstance(values, list):
+        raise FrontendError(f"{key}: expected a list, found {_shown(values)}")
+    types = set(map(type, values))
+    if not types <= set(accepted):
+        i = next(i for i, value in enumerate(values) if type(value) not in accepted)
+        raise FrontendError(f"{key}: entry {i} is {_shown(values[i])}, expected {_NAMES[kind]}")
+    return values
+
+
+_NAMES = {str: "a text", int: "a whole number", float: "a number"}
+
+
+def _same_length(key: str, values: list[Any], tokens: list[str]) -> None:
+    if len(values) != len(tokens):
+        raise FrontendError(f"{key}: {len(values)} entries for the {len(tokens)} tokens of {TOKENS}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
