@@ -81,12 +81,38 @@ def _merges(stated: Mapping[str, Any], vocabulary: Vocabulary, control: frozense
         if pairs:
             by_score[score[i]][token] = pairs
     _require_characters(made, pieces)
+    tied = {token: value for value, group in by_score.items() if len(group) > 1 for token in group}
+    _require_monotone(by_score, tied)
     ranked: list[Pair] = []
     for value in sorted(by_score, reverse=True):
         group = by_score[value]
         for token in group if len(group) == 1 else _tied(group):
             ranked += group[token]
     return ranked
+
+
+def _require_monotone(by_score: Mapping[float, dict[str, list[Pair]]], tied: Mapping[str, float]) -> None:
+    """Raise `FrontendError` if a token is made of a tied one and no less urgent: then it matters which of the tied ones
+    is made first, not only where two of them want the same piece. Runs of one character may be (see `_tied`).
+    """
+    if not tied:
+        return
+    for value, group in by_score.items():
+        run = _one_character(group)
+        for token, pairs in group.items():
+            for part in (part for pair in pairs for part in pair):
+                if tied.get(part, value + 1) <= value and not (run and part in group):
+                    raise FrontendError(_unordered(part, token))
+
+
+def _one_character(group: Mapping[str, list[Pair]]) -> bool:
+    """Whether these are runs of one character, made of each other and of nothing else."""
+    parts = (part for pairs in group.values() for pair in pairs for part in pair)
+    return len({*"".join(group)}) == 1 and all(len(part) == 1 or part in group for part in parts)
+
+
+def _unordered(one: str, other: str) -> str:
+    return f"{SCORES}: among tokens with equal scores, the order of {one!r} and {other!r} cannot be kept"
 
 
 def _require_characters(made: Mapping[str, int], pieces: Set[str]) -> None:
@@ -111,7 +137,7 @@ def _tied(group: dict[str, list[Pair]]) -> Iterable[str]:
     first. Runs of one character want each other's pieces both ways, but there the longest first is the same as the
     leftmost first. Raises `FrontendError` if no order will do.
     """
-    if len({*"".join(group)}) == 1:
+    if _one_character(group):
         return sorted(group, key=len, reverse=True)
     starting: dict[str, set[str]] = defaultdict(set)
     for token, pairs in group.items():
@@ -137,7 +163,5 @@ def _ordered(behind: dict[str, set[str]]) -> list[str]:
                 ready.append(token)
     if len(out) < len(behind):
         some = sorted(set(behind) - set(out))[:2]
-        raise FrontendError(
-            f"{SCORES}: {some[0]!r} and {some[1]!r} have the same score, so which is made first depends"
-        )
+        raise FrontendError(_unordered(*some))
     return out
