@@ -61,7 +61,8 @@ def export_tokenizer(source: ModelSource, dest: Path) -> TokenizerFacts:
     generation_config.json.
 
     A folder's own tokenizer.json is copied byte for byte where transformers makes nothing else of the folder; another
-    or a slow one is converted, and that of a GGUF file is made from its metadata. Raises `FrontendError` naming the file that is missing or damaged.
+    or a slow one is converted, and that of a GGUF file is made from its metadata. Raises `FrontendError` naming the
+    file that is missing or damaged.
     """
     dest.mkdir(parents=True, exist_ok=True)
     exported = _from_folder(source, dest) if source.kind == "folder" else _from_gguf(source, dest)

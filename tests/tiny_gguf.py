@@ -220,3 +220,17 @@ def text_level(model: str, pre: str | None, **keys: Any) -> Tiny:
         merges=[f"{a} {b}" for a, b in merges],
         keys={**stated, **keys},
     )
+
+
+# Pre-tokenizer names whose tokenizers merge text instead of bytes.
+TEXT_LEVEL = ("gemma4", "granite-embed-multi-311m", "sarvam-moe")
+
+
+def tiny_case(name: str) -> Tiny:
+    """The file called `MODEL/PRE`; behind "llama/" stands a value of add_space_prefix."""
+    model, rest = name.split("/")
+    if model == "llama":
+        return sentence_piece(**({"tokenizer.ggml.add_space_prefix": rest == "true"} if rest else {}))
+    if model == "gemma4" or rest in TEXT_LEVEL:
+        return text_level(model, rest or None)
+    return byte_level(rest or None)

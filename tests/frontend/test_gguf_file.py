@@ -10,7 +10,6 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from inferir.frontend import gguf_file
 from inferir.frontend.admission import admit_traced
 from inferir.frontend.eager import eager_logits
 from inferir.frontend.gguf_file import GgufWeights
@@ -66,10 +65,40 @@ def test_tokenizer_stands_alone(source: ModelSource, tmp_path: Path) -> None:
     template = jinja2.Environment().from_string((tmp_path / "chat_template.jinja").read_text())
     text = template.render(messages=[{"role": "user", "content": "Hi"}], add_generation_prompt=True)
     ids = tokenizer.encode(text, add_special_tokens=False).ids
-    want = gguf_file.load_tokenizer(source.path).apply_chat_template(
-        [{"role": "user", "content": "Hi"}], add_generation_prompt=True, return_dict=False
-    )
-    assert ids == want
+    # llama.cpp's ids of the same text.
+    assert ids == [
+        1,
+        9690,
+        198,
+        2683,
+        359,
+        253,
+        5356,
+        5646,
+        11173,
+        3365,
+        3511,
+        308,
+        34519,
+        28,
+        7018,
+        411,
+        407,
+        19712,
+        8182,
+        2,
+        198,
+        1,
+        4093,
+        198,
+        26843,
+        2,
+        198,
+        1,
+        520,
+        9531,
+        198,
+    ]
     special = json.loads((tmp_path / "special_tokens_map.json").read_text())
     assert special["eos_token"] == "<|im_end|>"
     assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == 2
