@@ -111,6 +111,11 @@ def test_every_supported_name_was_asked_for() -> None:
     assert {name for name in asked if gguf_pretokenizers.rule(name).plain} == set(TEXT_LEVEL)
 
 
+def test_documentation_lists_every_name() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "frontend.md").read_text(encoding="utf-8")
+    assert [name for name in gguf_pretokenizers.names() if f"`{name}`" not in page] == []
+
+
 def split(text: str, patterns: tuple[str, ...]) -> list[str]:
     """Matches and what is between them, pattern by pattern."""
     parts = [text]
