@@ -47,13 +47,16 @@ def bpe(stated: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[dict[str, An
 
 def _bytes(split: Rule, vocabulary: Vocabulary, warnings: list[str]) -> dict[str, Any]:
     alphabet = byte_alphabet()
-    lost = [byte for byte in range(256) if byte not in _RARE and alphabet[byte] not in vocabulary.index]
-    if lost:
-        warnings.append(f"{TOKENS}: {len(lost)} bytes, 0x{lost[0]:02X} first, have no token and vanish from texts")
+    lost = [byte for byte in range(256) if alphabet[byte] not in vocabulary.index]
+    common = [byte for byte in lost if byte not in _RARE]
+    if common:
+        warnings.append(f"{TOKENS}: {len(common)} bytes, 0x{common[0]:02X} first, have no token and vanish from texts")
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    # A byte without token vanishes, but what stands on either side of it does not merge.
+    apart = [_split("[" + "".join(f"\\x{{{ord(alphabet[byte]):x}}}" for byte in lost) + "]")] if lost else []
     return {
         "normalizer": {"type": "NFC"} if split.nfc else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*_splits(split), level]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*map(_split, split.splits), level, *apart]},
         "decoder": level,
     }
 
@@ -62,16 +65,13 @@ def _plain(split: Rule, vocabulary: Vocabulary) -> dict[str, Any]:
     require_bytes(vocabulary)
     return {
         "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": _splits(split)},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_split(pattern) for pattern in split.splits]},
         "decoder": {"type": "Sequence", "decoders": [spaces_back(), {"type": "ByteFallback"}, {"type": "Fuse"}]},
     }
 
 
-def _splits(split: Rule) -> list[dict[str, Any]]:
-    return [
-        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-        for pattern in split.splits
-    ]
+def _split(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
 def spaces_back() -> dict[str, Any]:

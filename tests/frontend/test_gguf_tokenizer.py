@@ -344,6 +344,14 @@ def test_oddities_are_said(tiny: Tiny, message: str, make: Make) -> None:
         make(tiny)
 
 
+@quietly
+def test_neighbours_of_a_byte_without_token_do_not_merge(make: Make) -> None:
+    tokenizer = make(replace(WITHOUT_A, pre="gpt-2"))
+    assert tokenizer.encode("eA").tokens == ["e"]
+    assert tokenizer.encode("it").tokens == ["it"]
+    assert tokenizer.encode("iAt").tokens == ["i", "t"]
+
+
 def test_chat_templates(tmp_path: Path) -> None:
     keys = {
         "tokenizer.chat_template": "main",
