@@ -1,4 +1,4 @@
-"""llama.cpp's HTTP server as an independent reference: started for one model, asked for tokens and log-probabilities."""
+"""llama.cpp's HTTP server as an independent reference: its tokens and log-probabilities."""
 
 from __future__ import annotations
 

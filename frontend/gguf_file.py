@@ -56,17 +56,9 @@ def _config(identity: Identity) -> Any:
     register_explicit()
     ids = {name: _token_id(path, kind) for kind, name in _IDS.items()}
     wanted = {**model.config, **ids}
-    given = copy.deepcopy(wanted)
-    rope = given.get("rope_parameters")
-    # Some model types accept only the rope types that their own checkpoints have; `EXPLICIT` is set afterwards.
-    explicit = rope is not None and rope.get("rope_type") == EXPLICIT
-    if explicit:
-        given["rope_parameters"] = {k: rope[k] for k in ("rope_theta", "partial_rotary_factor") if k in rope}
     try:
         with quiet():
-            config = api().auto_config.for_model(model.model_type, **given)
-            if explicit:
-                config.rope_parameters = {**config.rope_parameters, **rope}
+            config = _build(model.model_type, copy.deepcopy(wanted))
     except Exception as error:  # transformers validates configurations in many ways
         raise FrontendError(
             f"{path.name}: transformers does not accept what the keys say of a {model.architecture!r} model: "
@@ -78,6 +70,19 @@ def _config(identity: Identity) -> Any:
                 f"{path.name}: transformers makes {name} {getattr(config, name, None)!r}, but the keys say {value!r}; "
                 "this version of transformers is not supported for this file"
             )
+    return config
+
+
+def _build(model_type: str, entries: dict[str, Any]) -> Any:
+    """A configuration. Some model types accept only the rope types that their own checkpoints have, so `EXPLICIT` is
+    set when it stands.
+    """
+    rope = entries.get("rope_parameters") or {}
+    if rope.get("rope_type") != EXPLICIT:
+        return api().auto_config.for_model(model_type, **entries)
+    plain = {k: rope[k] for k in ("rope_theta", "partial_rotary_factor") if k in rope}
+    config = api().auto_config.for_model(model_type, **{**entries, "rope_parameters": plain})
+    config.rope_parameters = {**config.rope_parameters, **rope}
     return config
 
 
