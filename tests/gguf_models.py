@@ -90,14 +90,15 @@ def _value(kind: str, value: Any) -> bytes:
     return struct.pack(f"<I{code}", number, value)
 
 
-def vocabulary(gguf: Gguf, size: int = TOKENS) -> Gguf:
-    """A tokenizer of three control tokens, the ASCII bytes, then pairs of letters. Every token is whole UTF-8."""
+def vocabulary(gguf: Gguf, size: int = TOKENS, count: int = 128) -> Gguf:
+    """A tokenizer of three control tokens, `count` bytes (with 128 every token is whole UTF-8), pairs of letters."""
     letters = "abcdefghijklmnopqrstuvwxyz"
-    pairs = [a + b for a in letters for b in letters][: size - 131]
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(128)), *pairs]
+    pairs = [a + b for a in letters for b in letters][: size - 3 - count]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(count)), *pairs]
+    scores = [0.0] * (3 + count) + [-float(i) for i in range(len(pairs))]
     gguf = gguf.set("tokenizer.ggml.model", "text", "llama").set("tokenizer.ggml.tokens", "text list", tokens)
-    gguf = gguf.set("tokenizer.ggml.scores", "f32 list", [0.0] * 131 + [-float(i) for i in range(len(pairs))])
-    gguf = gguf.set("tokenizer.ggml.token_type", "i32 list", [2, 3, 3, *[6] * 128, *[1] * len(pairs)])
+    gguf = gguf.set("tokenizer.ggml.scores", "f32 list", scores)
+    gguf = gguf.set("tokenizer.ggml.token_type", "i32 list", [2, 3, 3, *[6] * count, *[1] * len(pairs)])
     for name, value in (("bos", 1), ("eos", 2), ("unknown", 0)):
         gguf = gguf.set(f"tokenizer.ggml.{name}_token_id", "u32", value)
     return gguf
@@ -304,3 +305,15 @@ def to_q8(values: np.ndarray) -> np.ndarray:
 def prompt(count: int) -> list[int]:
     """Ids that look different, none of them special."""
     return [1] + [3 + (i * 97 + i * i * 31) % (TOKENS - 3) for i in range(count - 1)]
+
+
+def split(gguf: Gguf, folder: Path, count: int, name: str = "model") -> list[Path]:
+    """Write a model as `count` parts; the first has all keys."""
+    per = -(-len(gguf.tensors) // count)
+    out = []
+    for i in range(count):
+        part = Gguf(gguf.keys if i == 0 else [], gguf.tensors[i * per : (i + 1) * per])
+        part = part.set("split.no", "u16", i).set("split.count", "u16", count)
+        part = part.set("split.tensors.count", "i32", len(gguf.tensors))
+        out.append(part.write(folder / f"{name}-{i + 1:05}-of-{count:05}.gguf"))
+    return out

@@ -1,7 +1,7 @@
 """Every family and every rotary scaling that GGUF files know, against what llama.cpp computes from the same bytes.
 
-`data/gguf_logits.json` holds llama.cpp's log-probabilities (see benchmarks/gguf_figures.py); a second reference, written
-here from the format's rules, computes a llama model without any of the code under test.
+`data/gguf_logits.json` holds llama.cpp's log-probabilities (see benchmarks/gguf_figures.py). A second reference,
+written here from the format's rules, computes a llama model without any of the code under test.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_scalings_differ_from_none() -> None:
 
 
 def reference(gguf: Gguf, ids: list[int], angles: np.ndarray, magnitude: float = 1.0) -> np.ndarray:
-    """Logits [T, V] of a llama model by the format's rules: pairs of neighbours rotate. angles: radians per position."""
+    """Logits [T, V] of a llama model by the format's rules, where neighbours rotate. angles: radians per position."""
     w = {name: values.astype(np.float64) for name, values, _ in gguf.tensors}
     head = w["blk.0.attn_q.weight"].shape[0] // HEADS
 
@@ -153,9 +153,7 @@ def by_yarn(factor: float, original: int) -> np.ndarray:
         ("llama-attn-factor", PLAIN, 1.2),
     ],
 )
-def test_a_llama_written_from_the_rules(
-    name: str, angles: np.ndarray | None, magnitude: float, tmp_path: Path
-) -> None:
+def test_a_llama_written_from_the_rules(name: str, angles: np.ndarray | None, magnitude: float, tmp_path: Path) -> None:
     gguf = cases()[name]
     if angles is None:
         angles = PLAIN / next(values for tensor, values, _ in gguf.tensors if tensor == "rope_freqs.weight")
