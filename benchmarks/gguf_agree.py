@@ -45,8 +45,9 @@ PROMPTS = (
 
 
 def compare(server: LlamaServer, llm: LLM, text: str, count: int) -> tuple[int, bool, int, float]:
-    """(prompt tokens, whether both tokenize the text alike, how many greedy tokens are the same, largest difference of
-    their log-probabilities)."""
+    """(prompt tokens, whether both tokenize the text alike, how many greedy tokens are the same, the largest difference
+    of their log-probabilities).
+    """
     ids = server.tokenize(text)
     alike = list(llm.tokenize(text)) == ids
     params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, logprobs=0)
@@ -58,8 +59,7 @@ def compare(server: LlamaServer, llm: LLM, text: str, count: int) -> tuple[int, 
         if token != next(iter(other)):
             break
         same += 1
-        value = step[token]
-        worst = max(worst, abs(float(getattr(value, "logprob", value)) - other[token]))
+        worst = max(worst, abs(step.logprob - other[token]))
     return len(ids), alike, same, worst
 
 

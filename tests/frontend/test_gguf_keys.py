@@ -128,7 +128,7 @@ def test_end_tokens_have_their_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "value"), [("u32", 272), ("i32", -1), ("text", "2"), ("bool", True), ("f32", 2.0)])
 def test_an_end_token_that_is_none_is_named(kind: str, value: Any, tmp_path: Path) -> None:
     path = tiny("llama").set("tokenizer.ggml.eot_token_id", kind, value).write(tmp_path / "model.gguf")
-    with pytest.raises(FrontendError, match="'tokenizer.ggml.eot_token_id' is .*; it must be an id from 0 to 271"):
+    with pytest.raises(FrontendError, match=r"'tokenizer\.ggml\.eot_token_id' is .*; it must be an id from 0 to 271"):
         end_token_ids(path)
 
 
