@@ -34,7 +34,12 @@ def decisions(source: ModelSource, asked_dtype: str) -> tuple[Decision, ...]:
             files = source.weights.files
             out.append(Decision(subject="weights", value=files.described, source=files.index or files.files[0].name))
         out += rope_decisions(source.stated_config)
-        out += _generation(source.generation_config)
+        out += _generation(source.generation_config, "generation_config.json")
+    else:
+        from inferir.frontend import gguf_file
+
+        out += gguf_file.decisions(source.path)
+        out += _generation(source.generation_config, f"{source.path.name}: general.sampling.*")
     return tuple(out)
 
 
@@ -64,8 +69,8 @@ def rope_decisions(config: Mapping[str, Any]) -> list[Decision]:
     return out
 
 
-def _generation(generation: Mapping[str, Any]) -> list[Decision]:
+def _generation(generation: Mapping[str, Any], where: str) -> list[Decision]:
     stated = [f"{key} {json.dumps(generation[key])}" for key in _SAMPLING if generation.get(key) is not None]
     if not stated:
         return []
-    return [Decision(subject="generation defaults", value=", ".join(stated), source="generation_config.json")]
+    return [Decision(subject="generation defaults", value=", ".join(stated), source=where)]

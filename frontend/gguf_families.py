@@ -444,6 +444,8 @@ def describe(model: GgufModel, load: Load) -> Described:
     sizes = _sizes(keys, family)
     rules = _with_head(model, family)
     factors = [name for name in family.factors if name in model.tensors]
+    if keys.architecture == "llama" and keys.text("rope.scaling.type", "linear") != "longrope":
+        factors = [name for name in factors if name == FREQS]  # the others would not be read, and are named
     rope = None
     if family.turned != "none":
         share = _share(sizes.turned, sizes.head_dim) if family.turned == "part" else None

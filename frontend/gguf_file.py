@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from inferir.frontend.gguf_keys import SAMPLING
 from inferir.frontend.gguf_metadata import Identity, identity, open_model
 from inferir.frontend.gguf_reference import reading
 from inferir.frontend.gguf_rope import EXPLICIT
@@ -27,14 +29,6 @@ __all__ = [
 ]
 
 _IDS = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
-# Recommendations for sampling that a file may hold, and their names in a generation config.
-_SAMPLING = {
-    "general.sampling.temp": "temperature",
-    "general.sampling.top_k": "top_k",
-    "general.sampling.top_p": "top_p",
-    "general.sampling.min_p": "min_p",
-    "general.sampling.penalty_repeat": "repetition_penalty",
-}
 
 
 def load_config(path: Path) -> Any:
@@ -121,12 +115,13 @@ def generation_defaults(path: Path) -> Mapping[str, float | int]:
     """What the file recommends for sampling, under the names of a generation config."""
     out: dict[str, float | int] = {}
     model = open_model(path)
-    for key, name in _SAMPLING.items():
+    for key, name in SAMPLING.items():
         if key in model.values:
             value = model.values[key]
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise FrontendError(f"{model.file}: key {key!r} is {value!r}; it must be a number")
-            out[name] = value
+            # Of a single-precision 0.7, what its author wrote.
+            out[name] = float(f"{value:.7g}") if model.types[key] == "f32" else value
     return out
 
 

@@ -28,6 +28,15 @@ IRRELEVANT: Mapping[str, str] = {
     "training.": "says how the model was trained",
 }
 
+# Recommendations for sampling that are used, and their names in a generation config.
+SAMPLING: Mapping[str, str] = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+}
+
 # Keys `ARCH.…` that change nothing as long as they hold one of these values.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "attention.causal": (True,),
@@ -63,6 +72,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 # Keys `ARCH.…` that say nothing about the next token's logits.
 HARMLESS: Mapping[str, str] = {
+    "attention.layer_norm_epsilon": "of a kind of norm that the architecture has not; converters write both",
+    "attention.layer_norm_rms_epsilon": "of a kind of norm that the architecture has not; converters write both",
     "pooling_type": "how embeddings are made of all tokens",
     "rope.scaling.finetuned": "whether the scaling was trained",
 }
@@ -157,6 +168,9 @@ class Keys:
         wrong, unknown, irrelevant = [], [], []
         for key, value in self.model.values.items():
             if key in self.used:
+                continue
+            if key.startswith("general.sampling."):
+                (irrelevant if key in SAMPLING else unknown).append(key)
                 continue
             if any(key.startswith(prefix) for prefix in IRRELEVANT):
                 irrelevant.append(key)

@@ -62,9 +62,12 @@ def file_digest(path: Path, start: str = "") -> str:
     """Hex SHA-256 of `start` and the bytes of all parts of the model."""
     digest = hashlib.sha256(start.encode())
     for file in part_files(path):
-        with file.open("rb") as f:
-            while chunk := f.read(1 << 22):
-                digest.update(chunk)
+        try:
+            with file.open("rb") as f:
+                while chunk := f.read(1 << 22):
+                    digest.update(chunk)
+        except OSError as error:
+            raise WeightError(f"{file.name}: the file cannot be read: {error.strerror or error}") from error
     return digest.hexdigest()
 
 

@@ -103,10 +103,10 @@ class ModelSource:
     def generation_config(self) -> Mapping[str, Any]:
         """The model's generation defaults ({} if it has none)."""
         if self.kind == "gguf":
-            from inferir.frontend.gguf_file import end_token_ids
+            from inferir.frontend.gguf_file import end_token_ids, generation_defaults
 
             ids = list(end_token_ids(self.path))
-            return {"eos_token_id": ids} if ids else {}
+            return {**generation_defaults(self.path), **({"eos_token_id": ids} if ids else {})}
         return optional_json(self.path / "generation_config.json")
 
     @functools.cached_property

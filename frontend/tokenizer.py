@@ -122,7 +122,7 @@ def _defaults(source: ModelSource) -> dict[str, Any]:
         ids = token_ids(source.generation_config.get(key), getattr(config, key, None))
         if ids:
             out[key] = list(ids) if key == "eos_token_id" and len(ids) > 1 else ids[0]
-    return out
+    return {**source.generation_config, **out}
 
 
 def _facts(dest: Path, exported: _Exported) -> TokenizerFacts:

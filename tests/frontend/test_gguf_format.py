@@ -134,3 +134,8 @@ def test_frequency_factors_must_be_numbers_above_zero(tmp_path: Path) -> None:
 def test_longrope_needs_both_sets_of_factors(tmp_path: Path) -> None:
     gguf = cases()["phi3-longrope"].without("rope_factors_short.weight")
     assert "tensor 'rope_factors_short.weight' is missing" in refusal(gguf.to_bytes(), tmp_path)
+
+
+def test_longrope_factors_without_longrope_are_named(tmp_path: Path) -> None:
+    gguf = cases()["llama-longrope"].set("llama.rope.scaling.type", "text", "linear")
+    assert "tensor 'rope_factors_long.weight' and 1 more would not be used" in refusal(gguf.to_bytes(), tmp_path)

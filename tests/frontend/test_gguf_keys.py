@@ -11,6 +11,7 @@ from gguf_models import FAMILIES, Gguf, tiny
 
 from inferir.frontend.gguf_file import decisions, end_token_ids, end_tokens, generation_defaults, load_config
 from inferir.frontend.gguf_keys import NEUTRAL
+from inferir.frontend.model import load_source
 from inferir.frontend.weights import WeightWarning
 from inferir.ir.errors import FrontendError
 
@@ -44,6 +45,19 @@ def test_a_value_that_changes_nothing_is_accepted(suffix: str, tmp_path: Path) -
             config(tiny("qwen2").set(f"qwen2.{suffix}", kinds[type(value)], value), tmp_path)
     other = {bool: ("bool", value is not True), int: ("u32", 7), str: ("text", "other")}[type(value)]
     assert f"qwen2.{suffix}" in refusal(tiny("qwen2").set(f"qwen2.{suffix}", *other), tmp_path)
+
+
+def test_recommended_sampling_that_is_not_followed_is_named(tmp_path: Path) -> None:
+    gguf = tiny("llama").set("general.sampling.mirostat", "i32", 2).set("general.sampling.temp", "f32", 0.7)
+    with pytest.warns(WeightWarning, match=r"general\.sampling\.mirostat$"):
+        config(gguf, tmp_path)
+    assert generation_defaults(tmp_path / "model.gguf") == {"temperature": 0.7}
+
+
+def test_both_kinds_of_epsilon_may_be_there(tmp_path: Path) -> None:
+    """Converters write both for some architectures; the one of its norms counts."""
+    got = config(tiny("nemotron").set("nemotron.attention.layer_norm_rms_epsilon", "f32", 0.5), tmp_path)
+    assert got.norm_eps == pytest.approx(1e-5)
 
 
 def test_keys_nobody_knows_are_named_in_one_warning(tmp_path: Path) -> None:
@@ -134,7 +148,9 @@ def test_an_end_token_that_is_none_is_named(kind: str, value: Any, tmp_path: Pat
 
 def test_recommended_sampling(tmp_path: Path) -> None:
     gguf = tiny("llama").set("general.sampling.temp", "f32", 0.5).set("general.sampling.top_k", "i32", 20)
-    assert generation_defaults(gguf.write(tmp_path / "model.gguf")) == {"temperature": 0.5, "top_k": 20}
+    path = gguf.write(tmp_path / "model.gguf")
+    assert generation_defaults(path) == {"temperature": 0.5, "top_k": 20}
+    assert load_source(str(path)).generation_config == {"temperature": 0.5, "top_k": 20, "eos_token_id": [2]}
 
 
 def test_decisions_name_their_keys(tmp_path: Path) -> None:
