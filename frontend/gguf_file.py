@@ -31,6 +31,10 @@ __all__ = [
 _IDS = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
 
 
+# How files say that there is no such token: -1, also where the type has no sign.
+_NONE = (-1, 2**32 - 1)
+
+
 def load_config(path: Path) -> Any:
     """The transformers configuration of the model, by our own reading of its keys.
 
@@ -94,6 +98,8 @@ def _token_id(path: Path, kind: str) -> int | None:
     if key not in model.values:
         return None
     value, tokens = model.values[key], model.values.get("tokenizer.ggml.tokens")
+    if type(value) is int and value in _NONE:
+        return None
     size = len(tokens) if isinstance(tokens, list) else described(path).sizes.vocabulary
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
         raise FrontendError(f"{model.file}: key {key!r} is {value!r}; it must be an id from 0 to {size - 1}")

@@ -195,7 +195,7 @@ def layer_list(base: str, gguf: Gguf, rng: random.Random) -> Case:
 def token_ids(base: str, gguf: Gguf, rng: random.Random) -> Case:
     """Ids of tokens that are no ids."""
     key = f"tokenizer.ggml.{rng.choice(['bos', 'eos', 'eot', 'eom'])}_token_id"
-    kind, value = rng.choice([("u32", 2**31), ("u32", 272), ("i32", -1), ("text", "2"), ("f32", 2.0), ("bool", True)])
+    kind, value = rng.choice([("u32", 2**31), ("u32", 272), ("i32", -2), ("text", "2"), ("f32", 2.0), ("bool", True)])
     return _case(base, f"{key}={value!r}", gguf.set(key, kind, value), ERROR)
 
 

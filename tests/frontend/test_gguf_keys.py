@@ -139,11 +139,19 @@ def test_end_tokens_have_their_keys(tmp_path: Path) -> None:
     assert end_token_ids(path) == (2, 7)
 
 
-@pytest.mark.parametrize(("kind", "value"), [("u32", 272), ("i32", -1), ("text", "2"), ("bool", True), ("f32", 2.0)])
+@pytest.mark.parametrize(("kind", "value"), [("u32", 272), ("i32", -2), ("text", "2"), ("bool", True), ("f32", 2.0)])
 def test_an_end_token_that_is_none_is_named(kind: str, value: Any, tmp_path: Path) -> None:
     path = tiny("llama").set("tokenizer.ggml.eot_token_id", kind, value).write(tmp_path / "model.gguf")
     with pytest.raises(FrontendError, match=r"'tokenizer\.ggml\.eot_token_id' is .*; it must be an id from 0 to 271"):
         end_token_ids(path)
+
+
+@pytest.mark.parametrize(("kind", "value"), [("i32", -1), ("u32", 2**32 - 1)])
+def test_minus_one_is_no_token(kind: str, value: int, tmp_path: Path) -> None:
+    gguf = tiny("llama").set("tokenizer.ggml.eot_token_id", kind, value)
+    gguf = gguf.set("tokenizer.ggml.padding_token_id", kind, value)
+    assert config(gguf, tmp_path).pad_token_id is None
+    assert end_token_ids(tmp_path / "model.gguf") == (2,)
 
 
 def test_recommended_sampling(tmp_path: Path) -> None:
