@@ -91,14 +91,13 @@ def _value(kind: str, value: Any) -> bytes:
 
 
 def vocabulary(gguf: Gguf, size: int = TOKENS, count: int = 128) -> Gguf:
-    """A tokenizer of three control tokens, `count` bytes (with 128 every token is whole UTF-8), pairs of letters."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    pairs = [a + b for a in letters for b in letters][: size - 3 - count]
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(count)), *pairs]
-    scores = [0.0] * (3 + count) + [-float(i) for i in range(len(pairs))]
+    """A tokenizer of three control tokens, `count` bytes (with 128 every token is whole UTF-8), and letters."""
+    letters = [chr(0x100 + i) for i in range(size - 3 - count)]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(count)), *letters]
+    scores = [0.0] * (3 + count) + [-float(i) for i in range(len(letters))]
     gguf = gguf.set("tokenizer.ggml.model", "text", "llama").set("tokenizer.ggml.tokens", "text list", tokens)
     gguf = gguf.set("tokenizer.ggml.scores", "f32 list", scores)
-    gguf = gguf.set("tokenizer.ggml.token_type", "i32 list", [2, 3, 3, *[6] * count, *[1] * len(pairs)])
+    gguf = gguf.set("tokenizer.ggml.token_type", "i32 list", [2, 3, 3, *[6] * count, *[1] * len(letters)])
     for name, value in (("bos", 1), ("eos", 2), ("unknown", 0)):
         gguf = gguf.set(f"tokenizer.ggml.{name}_token_id", "u32", value)
     return gguf
