@@ -6,11 +6,11 @@ them.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from typing import Any
 
 _PARENT = "INFERIR_PARENT_PID"
 _PR_SET_PDEATHSIG = 1
@@ -29,14 +29,14 @@ def die_with_parent() -> None:
     parent = os.environ.pop(_PARENT, "")
     if not parent.isdecimal():
         return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _prctl()(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):  # it ended before the call
         sys.exit(0)
 
 
 def before_exec() -> Callable[[], None]:
     """The same for a program that is not ours: a `preexec_fn` for a parent without other threads."""
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+    prctl, parent = _prctl(), os.getpid()
 
     def arm() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -44,3 +44,9 @@ def before_exec() -> Callable[[], None]:
             os._exit(0)
 
     return arm
+
+
+def _prctl() -> Any:
+    import ctypes  # which a process that only starts children has no use for
+
+    return ctypes.CDLL(None).prctl

@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import os
 import re
-import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -24,7 +23,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from errno import EEXIST, EPERM
 from pathlib import Path
-from tempfile import gettempdir
 
 LOCK = "lock"
 _UNLOCKED = "lock.new"
@@ -83,7 +81,7 @@ class HeldFolder:
 def make_held(parent: int, where: Path, prefix: str) -> HeldFolder:
     """A new folder in the folder `parent` (a descriptor; `where` is its path for messages). Raises OSError."""
     for _ in range(_TRIES):
-        name = f"{prefix}-{secrets.token_hex(6)}"
+        name = f"{prefix}-{os.urandom(6).hex()}"
         try:
             os.mkdir(name, 0o700, dir_fd=parent)
             break
@@ -132,7 +130,7 @@ def scratch_folder(kind: str) -> Iterator[HeldFolder]:
 
 def make_scratch(kind: str, root: Path | None = None) -> HeldFolder:
     """A folder for temporary files below `root` (TMPDIR), until its `remove` is called or the process ends."""
-    root, prefix = root or Path(gettempdir()), f"inferir-{kind}"
+    root, prefix = root or _temporary_root(), f"inferir-{kind}"
     descriptor = os.open(root, _FOLDER)
     try:
         with _swept_lock:
@@ -176,6 +174,12 @@ def remove_contents(folder: int, keep: str | None = None) -> None:
         finally:
             os.close(inner)
         os.rmdir(name, dir_fd=folder)
+
+
+def _temporary_root() -> Path:
+    from tempfile import gettempdir  # it loads much that a serving process has no other use for
+
+    return Path(gettempdir())
 
 
 def _take_lock(folder: int) -> int:

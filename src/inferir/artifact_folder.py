@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,7 +142,7 @@ def _rename_twice(held: HeldFolder, path: Path, name: str) -> bool:
         return False  # another process was faster; its artifact is replaced in the next round
     finally:
         if not held.closed:  # from here on, what was replaced is never put back
-            aside = f"replaced-{secrets.token_hex(4)}"
+            aside = f"replaced-{os.urandom(4).hex()}"
             with contextlib.suppress(OSError):
                 os.unlink(_NAME, dir_fd=held.descriptor)
                 os.rename(_OLD, aside, src_dir_fd=held.descriptor, dst_dir_fd=held.descriptor)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +48,46 @@ def warm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def command(model: Path, out: Path, cache: Path) -> subprocess.Popen[str]:
+def command(model: Path, out: Path, cache: Path, temporary: Path | None = None) -> subprocess.Popen[str]:
     flags = ["--dtype", "f32", "--max-model-len", "64", "--max-num-batched-tokens", "8", "--max-num-seqs", "2"]
     flags += ["--buckets", "1-8", "--block-size", "16", "--jobs", "1"]
     return subprocess.Popen(
         [sys.executable, "-c", "from inferir.cli import main; main()", "compile", str(model), "-o", str(out), *flags],
-        env={**os.environ, "INFERIR_CACHE": str(cache)},
+        env={**os.environ, "INFERIR_CACHE": str(cache), "TMPDIR": str(temporary or tempfile.gettempdir())},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
 
 
 def leftovers(cache: Path) -> list[Path]:
-    return [p for p in cache.rglob("*") if ".tmp" in p.name or p.parent.name == "incoming"]
+    return [p for p in cache.rglob("*") if p.name.startswith(".") or p.parent.name == "incoming"]
+
+
+def running(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def builders(parent: int) -> list[int]:
+    """Processes of `parent` that build kernels."""
+    found = []
+    for children in Path(f"/proc/{parent}/task").glob("*/children"):
+        for pid in children.read_text().split():
+            if b"build_worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(int(pid))
+    return found
+
+
+def until(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return value
 
 
 def test_processes_that_compile_at_once_all_succeed(model: Path, tmp_path: Path) -> None:
@@ -160,14 +186,63 @@ def test_without_a_cache_nothing_is_kept(
 
 
 def test_a_killed_compile_leaves_nothing_in_the_way(model: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
+    """Killed alone, without its build processes, while it starts, traces, builds or writes."""
+    cache, place, temporary = tmp_path / "cache", tmp_path / "place", tmp_path / "tmp"
+    place.mkdir()
+    temporary.mkdir()
     for seconds in (0.5, 3.0, 5.0):
-        process = command(model, tmp_path / "art", cache)
+        process = command(model, place / "art", cache, temporary)
         time.sleep(seconds)
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.communicate()
-    process = command(model, tmp_path / "art", cache)
+    process = command(model, place / "art", cache, temporary)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
-    assert logits(tmp_path / "art").shape[0] == len(PROMPT)
+    assert logits(place / "art").shape[0] == len(PROMPT)
     assert leftovers(cache) == []
+    assert [p.name for p in place.iterdir()] == ["art"]
+    assert list(temporary.glob("inferir-trace-*")) == []
+
+
+def test_build_processes_end_with_a_killed_compile(model: Path, tmp_path: Path) -> None:
+    process = command(model, tmp_path / "art", tmp_path / "cache", tmp_path)
+    workers = until(lambda: builders(process.pid))
+    process.kill()
+    process.wait()
+    until(lambda: not any(map(running, workers)))
+    process.communicate()
+    assert not (tmp_path / "art").exists()
+
+
+def test_a_cache_that_others_may_write_to_is_named_and_not_used(model: Path, warm: Path, tmp_path: Path) -> None:
+    """The compile goes on without it."""
+    cache = tmp_path / "cache"
+    shutil.copytree(warm / "cache", cache)
+    library = next((cache / "v1" / "entries" / "bucket").glob("*/module.so"))
+    library.write_bytes(b"forged")
+    cache.chmod(0o777)
+    before = {p: p.stat().st_mtime_ns for p in cache.rglob("*")}
+    process = command(model, tmp_path / "art", cache, tmp_path)
+    out, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    (line,) = errors.splitlines()
+    assert line.startswith(f"inferir: warning: compile cache: {cache} can be written to by other users")
+    assert "Compile cache: 0 hits" in out
+    assert {p: p.stat().st_mtime_ns for p in cache.rglob("*")} == before
+    assert np.array_equal(logits(tmp_path / "art"), logits(warm / "art"))
+
+
+def test_a_link_in_the_cache_is_named_and_what_is_behind_it_stays(model: Path, warm: Path, tmp_path: Path) -> None:
+    cache, precious = tmp_path / "cache", tmp_path / "precious"
+    shutil.copytree(warm / "cache", cache)
+    (precious / "deep").mkdir(parents=True)
+    (precious / "deep" / "file").touch()
+    (cache / "v1" / "incoming").rmdir()
+    (cache / "v1" / "incoming").symlink_to(precious)
+    process = command(model, tmp_path / "art", cache, tmp_path)
+    out, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    (line,) = errors.splitlines()
+    assert f"{cache / 'v1' / 'incoming'} is a link" in line
+    assert "everything came from it" in out
+    assert (precious / "deep" / "file").exists()
