@@ -130,17 +130,28 @@ def scratch_folder(kind: str) -> Iterator[HeldFolder]:
 
 def make_scratch(kind: str, root: Path | None = None) -> HeldFolder:
     """A folder for temporary files below `root` (TMPDIR), until its `remove` is called or the process ends."""
-    root, prefix = root or _temporary_root(), f"inferir-{kind}"
+    root = root or _temporary_root()
+    remove_abandoned_scratch(kind, root)
     descriptor = os.open(root, _FOLDER)
     try:
-        with _swept_lock:
-            first = (str(root), kind) not in _swept
-            _swept.add((str(root), kind))
-        if first:
-            remove_abandoned(descriptor, prefix)
-        return make_held(descriptor, root, prefix)
+        return make_held(descriptor, root, f"inferir-{kind}")
     finally:
         os.close(descriptor)
+
+
+def remove_abandoned_scratch(kind: str, root: Path | None = None) -> None:
+    """Remove what killed processes left of a kind of temporary folders; once per process. Raises nothing."""
+    with contextlib.suppress(OSError):
+        root = root or _temporary_root()
+        with _swept_lock:
+            if (str(root), kind) in _swept:
+                return
+            _swept.add((str(root), kind))
+        descriptor = os.open(root, _FOLDER)
+        try:
+            remove_abandoned(descriptor, f"inferir-{kind}")
+        finally:
+            os.close(descriptor)
 
 
 def remove_abandoned(parent: int, prefix: str, rescue: Callable[[int], None] | None = None) -> int:
@@ -161,19 +172,34 @@ def remove_abandoned(parent: int, prefix: str, rescue: Callable[[int], None] | N
 
 
 def remove_contents(folder: int, keep: str | None = None) -> None:
-    """Remove all that is in a folder, links as links; `keep` names what stays. Raises OSError."""
+    """Remove all that is in a folder, links as links; `keep` names what stays.
+
+    Raises the first OSError, after everything that can be removed is.
+    """
+    problem: OSError | None = None
     for name in os.listdir(folder):
         if name == keep:
             continue
-        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            os.unlink(name, dir_fd=folder)
-            continue
-        inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
         try:
-            remove_contents(inner)
-        finally:
-            os.close(inner)
-        os.rmdir(name, dir_fd=folder)
+            if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                _remove_folder(folder, name)
+            else:
+                os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+
+
+def _remove_folder(parent: int, name: str) -> None:
+    inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+    try:
+        remove_contents(inner)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=parent)
 
 
 def _temporary_root() -> Path:

@@ -27,7 +27,7 @@ from inferir.ir.rename import exchange, rename_new
 _PREFIX = ".inferir-artifact"
 _NEW, _OLD, _NAME = "new", "old", "name"
 _TRIES = 100  # each lost to another process that changed the place at the same moment
-_NOT_SUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_NOT_SUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)  # EPERM: by a container's filter of calls
 _MOUNTED = "where a file system is mounted, which cannot be replaced; name a folder in it"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 

@@ -36,7 +36,7 @@ from inferir.ir.attn_split import max_partials
 from inferir.ir.bucket import Bucket, default_buckets, parse_buckets
 from inferir.ir.errors import InferirError, TargetError
 from inferir.ir.graph import Graph
-from inferir.ir.held_folder import scratch_folder
+from inferir.ir.held_folder import remove_abandoned_scratch, scratch_folder
 from inferir.ir.parser import parse_graph
 from inferir.ir.printer import print_graph
 from inferir.ir.target import Target
@@ -73,6 +73,8 @@ def compile_model(
     target = Target.named(options.target)
     check_target(target)
     check_place(report.path)
+    for kind in ("trace", "build"):
+        remove_abandoned_scratch(kind)
     tuning = read_records(options.tuning) if options.tuning is not None else ()
     with report.phase("load"):
         source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)

@@ -45,12 +45,16 @@ def unsupported(*_: object) -> None:
     raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
-@pytest.fixture(params=["exchange", "two renames"])
+def forbidden(*_: object) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+@pytest.fixture(params=["exchange", "two renames", "filtered"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """File systems that can exchange names, and others."""
-    if request.param == "two renames":
+    """File systems that can exchange names, others, and containers that do not let anybody."""
+    if request.param != "exchange":
         for name in EXCHANGES:
-            monkeypatch.setattr(module, name, unsupported)
+            monkeypatch.setattr(module, name, unsupported if request.param == "two renames" else forbidden)
     return str(request.param)
 
 
@@ -362,6 +366,25 @@ def test_processes_that_write_to_one_place_all_succeed(fallback: bool, tmp_path:
     assert failures.empty(), failures.get()
     assert text(path) in {f"worker {i}" for i in range(3)}
     assert seen <= {f"worker {i}" for i in range(3)}
+    assert os.listdir(tmp_path) == ["art"]
+
+
+def test_a_pid_is_not_unique(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In containers that share a folder, every compile is process 1. One was killed, two run at a time."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    path = tmp_path / "art"
+    parent = os.open(tmp_path, os.O_RDONLY)
+    killed = module.make_held(parent, tmp_path, module._PREFIX)
+    (killed.subfolder("new") / "manifest.json").write_text("half")
+    killed.abandon()
+    os.close(parent)
+    with artifact_folder(path) as first:
+        (first / "manifest.json").write_text("first")
+        write(path, "second")
+        assert text(path) == "second"
+        (first / "kernels").mkdir()
+        (first / "kernels" / "t1.so").write_text("first")
+    assert text(path) == "first"
     assert os.listdir(tmp_path) == ["art"]
 
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,6 +206,25 @@ def test_scratch_folders_are_in_tmpdir_and_the_first_removes_abandoned_ones(
     with scratch_folder("test") as folder:
         assert folder.path.parent == tmp_path
         assert not left.exists()
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_cannot_be_removed_now_is_removed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that a network file system keeps, because a process has it open."""
+    folder, unlink = held(tmp_path), os.unlink
+    for name in ("a", "busy", "z"):
+        (folder.subfolder(f"in-{name}") / name).touch()
+
+    def busy(name: str, **options: Any) -> None:
+        if name == "busy":
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        unlink(name, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", busy)
+        folder.remove()
+    assert sorted(os.listdir(folder.path)) == ["in-busy", LOCK]
+    assert sweep(tmp_path) == 1
     assert os.listdir(tmp_path) == []
 
 
