@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks import peers, processes, report
 from benchmarks.engine_process import EngineProcess, started
 from benchmarks.offline import add_workload_arguments, engine_options, workloads
+from inferir.ir.child import before_exec
 
 KINDS = ("inferir", "llama_cpp", "openvino", "vllm")
 STATES = ("undisturbed", "disturbed")
@@ -32,7 +33,7 @@ class Spinner:
     def __init__(self) -> None:
         self.core = max(os.sched_getaffinity(0))
         command = [sys.executable, "-c", _SPIN, str(self.core)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=before_exec())
         assert self.process.stdout is not None
         self.process.stdout.readline()
         self.pause()

@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks import processes
 from benchmarks.peers import Peer
+from inferir.ir.child import before_exec
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {
@@ -36,7 +37,13 @@ class EngineProcess:
         command = [peer.python, "-m", f"benchmarks.engines.{MODULES[peer.kind]}", json.dumps(options)]
         with log.open("w", encoding="utf-8") as errors:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+                command,
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                preexec_fn=before_exec(),
             )
         try:
             start = self._read()

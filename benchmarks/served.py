@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 
+from inferir.ir.child import before_exec
+
 READY_SECONDS = 120.0
 IDLE_GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
@@ -44,7 +46,7 @@ class Served:
         command = [sys.executable, "-P", "-c", "from inferir.cli import main; main()", "serve", artifact]
         command += ["--port", "0", "--served-model-name", name, "--log-level", "warning", *options]
         with self.log.open("wb") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, preexec_fn=before_exec())
         try:
             self.url = self._wait_line("listening on ")
             self._wait_line("ready after ")

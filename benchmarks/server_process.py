@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks import processes
 from benchmarks.peers import Peer
+from inferir.ir.child import before_exec
 
 KINDS = ("inferir", "llama_cpp", "vllm")
 MODEL = "m"  # the name under which every server serves
@@ -71,7 +72,9 @@ class ServerProcess:
         line = command(peer, port, room)
         with log.open("w", encoding="utf-8") as out:
             self.begin = time.perf_counter()
-            self.process = subprocess.Popen(line, env=environment(), stdout=out, stderr=subprocess.STDOUT, text=True)
+            self.process = subprocess.Popen(
+                line, env=environment(), stdout=out, stderr=subprocess.STDOUT, text=True, preexec_fn=before_exec()
+            )
 
     def wait_ready(self, timeout: float) -> float:
         """Wait until it says that it is ready. Returns the seconds since its start; exits if it ended or is late."""
