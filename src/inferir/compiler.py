@@ -73,7 +73,7 @@ def compile_model(
     target = Target.named(options.target)
     check_target(target)
     check_place(report.path)
-    for kind in ("trace", "build"):
+    for kind in ("trace", "template", "build"):
         remove_abandoned_scratch(kind)
     tuning = read_records(options.tuning) if options.tuning is not None else ()
     with report.phase("load"):

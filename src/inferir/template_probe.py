@@ -8,10 +8,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from inferir.frontend.chat_templates import DEFAULT, TemplateWarning, template_file
 from inferir.ir.errors import InferirError
+from inferir.ir.held_folder import scratch_folder
 from inferir.runtime.chat import ChatTemplate
 
 _SYSTEM, _USER, _ASSISTANT, _NEXT = "Qsystemq", "Quserq", "Qassistantq", "Qnextq"
@@ -25,8 +25,8 @@ def probe_templates(files: Mapping[str, bytes], sources: Mapping[str, str], cont
     control token is left out.
     """
     out = {}
-    with TemporaryDirectory(prefix="inferir-") as name:
-        folder = Path(name)
+    with scratch_folder("template") as scratch:
+        folder = scratch.path
         for file in ("tokenizer_config.json", "special_tokens_map.json"):
             if file in files:
                 (folder / file).write_bytes(files[file])
