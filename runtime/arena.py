@@ -83,7 +83,7 @@ class StepMemory:
             starts.append((size, size + align(k * num_blocks)))
             self._pages += [(starts[-1][0], k), (starts[-1][1], v)]
             size += align(k * num_blocks) + align(v * num_blocks)
-        pool = allocate(size, "the KV cache")
+        pool = allocate(size, "the KV cache", "; give it less with --kv-cache-memory (kv_cache_memory)")
         for layer, lane in lanes.lane.items():
             self._kv[layer, "k"] = address(pool) + starts[lane][0]
             self._kv[layer, "v"] = address(pool) + starts[lane][1]

@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 
 from inferir.ir.errors import EngineError
+from inferir.runtime.cgroups import MEMBERSHIP, ROOT, directories
 
 MAX_THREADS = 1024
 _USUAL_CACHE = 32 << 20
 _CACHE_SIZE = re.compile(r"(\d+)([KMG]?)")
 
 
-def thread_count(requested: int | None = None, *, root: Path = Path("/sys/fs/cgroup")) -> int:
+def thread_count(requested: int | None = None, *, root: Path = ROOT) -> int:
     """`requested`, or one thread per processor in the affinity mask, at most the cgroup's CPU quota (rounded up).
 
     `root` is where control groups are mounted. Raises `EngineError` for a request below 1 or absurdly large.
@@ -40,32 +41,13 @@ def last_level_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache
     return max(sizes, default=_USUAL_CACHE) or _USUAL_CACHE
 
 
-def cpu_quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
+def cpu_quota(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
     """The CPU quota of the process in processors: the smallest on the path from its cgroup (v2 or v1) to the root.
 
     None if it is unlimited.
     """
-    found = [q for directory in _groups(root, membership) if (q := _quota(directory)) is not None]
+    found = [q for directory in directories("cpu", root, membership) if (q := _quota(directory)) is not None]
     return min(found, default=None)
-
-
-def _groups(root: Path, membership: Path) -> list[Path]:
-    """Directories of the process's cgroup and its ancestors, under every hierarchy that may limit CPU time."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        lines = []
-    out = [root, root / "cpu", root / "cpu,cpuacct"]
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        base = root if not controllers else root / controllers
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        directory = base
-        for part in path.strip("/").split("/"):
-            directory = directory / part
-            out.append(directory)
-    return out
 
 
 def _quota(directory: Path) -> float | None:

@@ -26,15 +26,16 @@ def align(nbytes: int, to: int = ALIGNMENT) -> int:
     return -(-nbytes // to) * to
 
 
-def allocate(nbytes: int, what: str) -> Bytes:
+def allocate(nbytes: int, what: str, hint: str = "") -> Bytes:
     """Zeroed private memory that lives as long as the array. Pages are taken from the system when first touched.
 
-    Raises `EngineError` naming `what` and the size if the system refuses.
+    Raises `EngineError` naming `what` and the size, and ending with `hint`, if the system refuses.
     """
     try:
         region = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError, ValueError) as e:
-        raise EngineError(f"cannot allocate {nbytes} bytes for {what}: {e}") from None
+        reason = getattr(e, "strerror", None) or e
+        raise EngineError(f"cannot allocate {nbytes} bytes for {what}: {reason}{hint}") from None
     _advise(region, mmap.MADV_HUGEPAGE)
     return np.frombuffer(region, dtype=np.uint8)[:nbytes]
 
@@ -92,24 +93,6 @@ def address(array: npt.NDArray[Any]) -> int:
 def _advise(region: mmap.mmap, advice: int, start: int = 0, length: int | None = None) -> None:
     with contextlib.suppress(OSError):  # advice only: kernels without it refuse
         region.madvise(advice, start, len(region) if length is None else length)
-
-
-def available_bytes(meminfo: str | None = None) -> int:
-    """Memory that this process may still take: what the system has available, within the memory limit of its cgroup."""
-    if meminfo is None:
-        meminfo = _read("/proc/meminfo") or ""
-    available = 1 << 62
-    for line in meminfo.splitlines():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        top, current = _read(limit), _read(used)
-        if top and current and top.strip().isdigit() and current.strip().isdigit():
-            available = min(available, max(0, int(top) - int(current)))
-    return available
 
 
 def _read(path: str) -> str | None:

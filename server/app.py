@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from inferir import __version__
+from inferir.ir.error_report import printable
 from inferir.server import fields
 from inferir.server.body import read_json
 from inferir.server.chat import chat
@@ -87,7 +88,7 @@ def _add_status_routes(app: FastAPI, service: Service) -> None:
         )
 
     def entry(name: str) -> dict[str, Any]:
-        root = str(service.options.artifact)
+        root = printable(str(service.options.artifact))
         known = {"id": name, "object": "model", "created": created, "owned_by": "inferir", "root": root}
         return {**known, "parent": None, "max_model_len": service.max_model_len}
 

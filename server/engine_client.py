@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
+import msgspec
 import zmq
 
 from inferir.ir.child import child_environment
+from inferir.ir.error_report import describe
 from inferir.ir.errors import EngineError, InferirError
 from inferir.ir.held_folder import HeldFolder
 from inferir.server import messages as m
@@ -73,12 +75,18 @@ class Observer(Protocol):
 
 @dataclass
 class EngineProcessHandle:
-    """A started child with the socket that leads to it. `failed`: what it said of the reason why it ends."""
+    """A started child with the socket that leads to it, and the pipe in which it says why it ends."""
 
     child: subprocess.Popen[bytes]
     link: EngineLink
     folder: HeldFolder
-    failed: m.Failed | None = None
+    last_words: IO[bytes]
+
+    def failure(self) -> m.Failed | None:
+        """What the child, which has ended, said of the reason."""
+        with contextlib.suppress(msgspec.DecodeError, OSError):
+            return msgspec.json.decode(self.last_words.read() or b"", type=m.Failed)
+        return None
 
     def close(self, *, kill: bool) -> None:
         """End the child and leave nothing of it behind."""
@@ -86,6 +94,7 @@ class EngineProcessHandle:
             self.child.kill()
         self.child.wait()
         self.link.close()
+        self.last_words.close()
         self.folder.remove()
 
 
@@ -99,14 +108,23 @@ def start_child(
     folder = make_socket_folder()
     address = f"ipc://{folder.path}/engine"
     link = EngineLink(context, address, receive)
-    command = [sys.executable, "-P", "-m", "inferir.server.engine_process", address, str(artifact), json.dumps(options)]
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    command = [sys.executable, "-P", "-m", "inferir.server.engine_main", str(writing)]
+    command += [address, str(artifact), json.dumps(options)]
     # Signals that end the server reach a whole terminal or service; the child inherits that they are blocked.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
-        child = subprocess.Popen(command, env=child_environment(), stdin=subprocess.DEVNULL)
+        child = subprocess.Popen(command, env=child_environment(), stdin=subprocess.DEVNULL, pass_fds=[writing])
+    except OSError:
+        os.close(reading)
+        link.close()
+        folder.remove()
+        raise
     finally:
+        os.close(writing)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return EngineProcessHandle(child, link, folder)
+    return EngineProcessHandle(child, link, folder, open(reading, "rb", buffering=0))
 
 
 @dataclass
@@ -247,7 +265,8 @@ class EngineClient:
             self.fail_all(engine_died())
             self._handle.close(kill=True)
             attempt = 0 if was_ready else attempt + 1
-            if not was_ready and (failed is not None or attempt >= len(BACKOFF) or self.restarts == 0):
+            final = self.restarts == 0 or (failed is not None and failed.final)
+            if not was_ready and (final or attempt >= len(BACKOFF)):
                 text = failed.message if failed else f"the engine process ended with status {status} while loading"
                 self._give_up(text, failed.exit_code if failed else 1)
                 return
@@ -255,7 +274,22 @@ class EngineClient:
             log.error("the engine process ended: %s; starting it again", reason)
             self.restarts += 1
             await asyncio.sleep(BACKOFF[attempt])
+            while (problem := self._start_again()) is not None:
+                attempt += 1
+                if attempt >= len(BACKOFF):
+                    self._give_up(f"the engine process cannot be started again: {problem}", 1)
+                    return
+                await asyncio.sleep(BACKOFF[attempt])
+
+    def _start_again(self) -> str | None:
+        """Start another child; why that failed, if the system refused it."""
+        try:
             self._handle = start_child(self.artifact, self.options, self._context, self._receive)
+        except (OSError, zmq.ZMQError, EngineError) as error:
+            reason, _ = describe(error)
+            log.error("the engine process cannot be started: %s", reason)
+            return reason
+        return None
 
     def _give_up(self, message: str, exit_code: int) -> None:
         self.failure = EngineError(message)
@@ -266,24 +300,20 @@ class EngineClient:
     async def _serve(self, handle: EngineProcessHandle) -> m.Failed | None:
         """Wait until the child ends; what it said of the reason, if it knew."""
         last_ping = 0.0
-        while handle.failed is None:
-            if handle.child.poll() is not None:
-                handle.link.read()  # its last words
-                break
+        while handle.child.poll() is None:
             if time.monotonic() - last_ping > PING_SECONDS and self.phase == "ready":
                 last_ping = time.monotonic()
                 with contextlib.suppress(EngineError):
                     self._send(m.Ping())
             await asyncio.sleep(WATCH_SECONDS)
-        return handle.failed
+        handle.link.read()  # what it sent before
+        return handle.failure()
 
     def _receive(self, data: bytes) -> None:
         """Route a message of the engine."""
         self._heard = time.monotonic()
         assert self._handle is not None
         match message := m.from_engine.decode(data):
-            case m.Failed():
-                self._handle.failed = message
             case m.Updates():
                 self._set_stats(message.stats)
                 for event in message.events:

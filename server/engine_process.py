@@ -1,4 +1,4 @@
-"""The engine in a process of its own: `python -m inferir.server.engine_process SOCKET ARTIFACT OPTIONS`.
+"""The engine in a process of its own, which `engine_main` starts.
 
 It takes commands between steps and sends one message per step. It ends when the front process does.
 """
@@ -160,9 +160,8 @@ def _logprobs(given: TokenLogprobs | None) -> m.Logprobs | None:
     return None if given is None else m.Logprobs(given.token, given.logprob, given.rank, list(given.top))
 
 
-def main(arguments: list[str]) -> int:
-    """Load the artifact, say so, and serve. Returns the exit status."""
-    address, artifact, options = arguments
+def main(address: str, artifact: str, options: str) -> None:
+    """Load the artifact, say so, and serve until `Shutdown`. Raises what ended it otherwise."""
     die_with_parent()
     context = zmq.Context(io_threads=1)
     socket = context.socket(zmq.PAIR)
@@ -176,14 +175,6 @@ def main(arguments: list[str]) -> int:
         process.send(m.Ready(process.engine.capacity))
         process.run()
         process.close()
-        return 0
-    except InferirError as error:
-        socket.send(m.encode(m.Failed(str(error), error.exit_code)))
-        return error.exit_code
     finally:
         socket.close()
         context.term()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -29,7 +29,7 @@ class Gate:
 
     def __init__(self, app: ASGIApp, *, keys: Iterable[str], origins: Iterable[str]) -> None:
         self._app = app
-        self._keys = [_digest(k) for k in keys]
+        self._keys = [_digest(k.encode("utf-8", "surrogateescape")) for k in keys]
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,15 +107,17 @@ class Gate:
         if len(given) != 1:
             return False
         scheme, _, key = given[0].partition(" ")
-        digest = _digest(key.strip())
+        if not key.strip():
+            return False
+        digest = _digest(key.strip().encode("latin-1"))  # a header is bytes, which the server reads as Latin-1
         found = False
         for known in self._keys:
             found |= hmac.compare_digest(digest, known)
         return found and scheme.lower() == "bearer"
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
 
 
 def _request_id(given: str | None) -> str:

@@ -51,11 +51,15 @@ class Ready(msgspec.Struct, array_like=True, tag=True):
     capacity: int
 
 
-class Failed(msgspec.Struct, array_like=True, tag=True):
-    """The engine cannot start, or cannot go on: the process ends with this message."""
+class Failed(msgspec.Struct, array_like=True):
+    """Why the engine process ends, as JSON in a pipe of its own: it may fail before it has any socket.
+
+    final: another process would fail the same way.
+    """
 
     message: str
     exit_code: int
+    final: bool
 
 
 class Accepted(msgspec.Struct, array_like=True, tag=True):
@@ -121,7 +125,7 @@ class Updates(msgspec.Struct, array_like=True, tag=True):
 
 
 ToEngine = Add | Abort | Ping | Shutdown
-FromEngine = Ready | Failed | Accepted | Refused | Updates | Stats
+FromEngine = Ready | Accepted | Refused | Updates | Stats
 
 to_engine = msgspec.msgpack.Decoder(ToEngine)
 from_engine = msgspec.msgpack.Decoder(FromEngine)

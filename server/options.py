@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from inferir.ir.errors import InferirError
 from inferir.runtime.tool_style import Style
+
+_PREFIX = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*|", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,3 +45,20 @@ class ServerOptions:
     hide_unused_tools: bool = False
     metrics_prefix: str = "inferir"
     engine: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises `InferirError` for a value with which the server would be open, deaf or nameless."""
+        for key in self.api_keys:
+            if not key.strip():
+                raise InferirError("--api-key: a key is empty or blank, which would leave the server open")
+            if key != key.strip() or not all(c.isprintable() for c in key):
+                raise InferirError("--api-key: a key begins or ends with a blank, or holds a control character")
+        for option, values in (("--served-model-name", self.served_names), ("--allowed-origin", self.origins)):
+            if not all(v.strip() for v in values):
+                raise InferirError(f"{option} is empty or blank; give a value, or leave the option out")
+        if not _PREFIX.fullmatch(self.metrics_prefix):
+            raise InferirError(
+                f"--metrics-prefix {self.metrics_prefix!r} is no name of metrics: letters, digits and underscores"
+            )
+        if not self.grace >= 0:
+            raise InferirError(f"--grace is {self.grace}; give seconds from 0 on")

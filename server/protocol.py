@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 30.0
+RESERVED_FILES = 16
+"""File numbers that connections leave to the rest of the server, so that it can start another engine process."""
+
+FULL = "the limit of open files (ulimit -n) is reached"
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class PatientProtocol(H11Protocol):
@@ -16,10 +22,19 @@ class PatientProtocol(H11Protocol):
     Between requests the server's keep-alive timeout holds; bodies have a time limit of their own.
     """
 
+    most_files: int = sys.maxsize
+    """Open files that the process may have."""
+
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # File numbers are given out from below, so a high one says that few are left.
+        if transport.get_extra_info("socket").fileno() >= self.most_files - RESERVED_FILES:
+            self.loop.call_exception_handler({"message": f"connections are refused: {FULL}"})
+            transport.write(_BUSY)
+            transport.close()
+            return
         self._deadline = self.loop.call_later(HEADER_SECONDS, transport.close)
 
     def data_received(self, data: bytes) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import socket
 import time
@@ -15,7 +14,9 @@ from typing import TYPE_CHECKING
 from inferir.ir.errors import InferirError
 from inferir.server.engine_client import EngineClient
 from inferir.server.errors import draining
-from inferir.server.listen import listen, url
+from inferir.server.limits import raise_open_files
+from inferir.server.listen import BACKLOG, close, listen, url
+from inferir.server.loop_errors import LoopErrors
 from inferir.server.options import ServerOptions
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 CLOSE_SECONDS = 2  # for answers that are written when everything else has ended
 TICK = 0.05
+ACCEPTED = 64
+"""Connections accepted at once: the event loop tries as often also when the first attempt failed, and reports each."""
 
 log = logging.getLogger("inferir.server")
 
@@ -32,40 +35,46 @@ log = logging.getLogger("inferir.server")
 def serve(options: ServerOptions) -> None:
     """Serve until a signal ends it. Raises `InferirError` if it cannot start, or the engine cannot be kept alive."""
     started = time.monotonic()
-    sock = listen(options.host, options.port, options.uds)
+    most_files = raise_open_files()
+    sockets = listen(options.host, options.port, options.uds)
     try:
-        print(f"listening on {url(sock)}", flush=True)
-        asyncio.run(_Run(options, sock, started).main())
+        asyncio.run(_Run(options, sockets, started, most_files).main())
     finally:
-        sock.close()
-        if options.uds is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(options.uds)
+        close(sockets, options.uds)
+
+
+def say(text: str) -> None:
+    """Tell whoever reads standard output, if anybody does."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
 
 
 class _Run:
     """One run of a server."""
 
-    def __init__(self, options: ServerOptions, sock: socket.socket, started: float) -> None:
+    def __init__(self, options: ServerOptions, sockets: list[socket.socket], started: float, most_files: int) -> None:
         self.options = options
-        self.sock = sock
+        self.sockets = sockets
         self.started = started
+        self.most_files = most_files
         self.signals = 0
         self.signalled = asyncio.Event()
 
     async def main(self) -> None:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(LoopErrors())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         client = EngineClient(self.options.artifact, self.options.engine)
         client.start()  # it loads while the web framework is imported
+        say(f"listening on {url(self.sockets[0])}")
         try:
             from inferir.server.app import make_app
             from inferir.server.service import Service
 
             service = Service(self.options, client)
             _tell_defaults(service)
-            await self._serve(service, _web_server(make_app(service)))
+            await self._serve(service, _web_server(make_app(service), self.most_files))
         finally:
             await client.stop()
 
@@ -75,7 +84,7 @@ class _Run:
 
     async def _serve(self, service: Service, web: uvicorn.Server) -> None:
         client = service.client
-        serving = asyncio.create_task(web.serve(sockets=[self.sock]))
+        serving = asyncio.create_task(web.serve(sockets=self.sockets))
         failed = asyncio.create_task(client.wait_failed())
         tasks = [failed, asyncio.create_task(self.signalled.wait()), asyncio.create_task(self._announce(service))]
         failure: InferirError | None = None
@@ -105,7 +114,7 @@ class _Run:
     async def _announce(self, service: Service) -> None:
         while service.client.phase != "ready":
             await asyncio.sleep(TICK / 5)
-        print(f"ready after {time.monotonic() - self.started:.2f} s: {service.names[0]}", flush=True)
+        say(f"ready after {time.monotonic() - self.started:.2f} s: {service.names[0]}")
 
 
 def _tell_defaults(service: Service) -> None:
@@ -114,16 +123,26 @@ def _tell_defaults(service: Service) -> None:
         log.warning("%s", problem)
     text = service.sampling.text()
     if text:
-        print(f"defaults from the model: {text} (--generation-config none leaves them out)", flush=True)
+        say(f"defaults from the model: {text} (--generation-config none leaves them out)")
 
 
-def _web_server(app: object) -> uvicorn.Server:
+def _web_server(app: object, most_files: int) -> uvicorn.Server:
     import uvicorn
 
     from inferir.server.protocol import PatientProtocol
 
+    class Protocol(PatientProtocol):
+        pass
+
+    Protocol.most_files = most_files
+
     class Server(uvicorn.Server):
         """Signals are ours."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            for sock in sockets or ():
+                sock.listen(BACKLOG)
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -134,13 +153,14 @@ def _web_server(app: object) -> uvicorn.Server:
             app,  # type: ignore[arg-type]
             lifespan="off",
             ws="none",
-            http=PatientProtocol,
+            http=Protocol,
             loop="asyncio",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=60,
+            backlog=ACCEPTED,
             timeout_graceful_shutdown=CLOSE_SECONDS,
         )
     )

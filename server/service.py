@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 from inferir.ir.artifact import Manifest, read_manifest
+from inferir.ir.error_report import printable
 from inferir.ir.errors import RequestError
 from inferir.runtime.chat_templates import ChatPrompt, ChatTemplates
 from inferir.runtime.prompt_encoder import PromptEncoder
@@ -45,7 +46,7 @@ class Service:
             log.warning("a chat template cannot be used: %s", problem)
         self._encoder = None if self.tokenizer is None else self._prompt_encoder(self.tokenizer)
         self.sampling = SamplingDefaults.load(folder, options.generation_config)
-        self.names = options.served_names or (self.manifest.model.name,)
+        self.names = options.served_names or (printable(self.manifest.model.name),)
         self.metrics = Metrics(options.metrics_prefix, self.names[0])
         client.observer = self.metrics
         self.draining = False

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 from inferir.ir.held_folder import HeldFolder, make_scratch
+from inferir.server.socket_root import socket_root
 
 KIND = "server"
 
 
 def make_socket_folder() -> HeldFolder:
     """A new folder that only this user can enter. The first one of a process removes those of killed servers."""
-    return make_scratch(KIND, Path(tempfile.gettempdir()))
+    return make_scratch(KIND, socket_root())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from inferir.ir.errors import EngineError
 from inferir.ir.kv_cache import KVLanes
+from inferir.runtime.free_memory import available_bytes
 from inferir.runtime.kv.cache import TableInput
 from inferir.runtime.kv.managers import manager_for
 from inferir.runtime.kv.pool import BlockPool
-from inferir.runtime.memory import available_bytes
 
 DEFAULT_SHARE = 0.5
 """Share of the available memory that the cache may take when no budget is given."""
@@ -36,11 +36,14 @@ def plan_blocks(
     useful = 1 + max_seqs * per_sequence
     if budget is None:
         budget = int((available_bytes() if available is None else available) * DEFAULT_SHARE)
+        origin = f"half of the memory that is free, {budget} bytes,"
+    else:
+        origin = f"kv_cache_memory of {budget} bytes"
     blocks = min(useful, budget // lanes.block_bytes)
     smallest = 1 + len(tables)
     if blocks < smallest:
         raise EngineError(
-            f"kv_cache_memory of {budget} bytes is less than the smallest KV cache, "
-            f"{smallest} blocks of {lanes.block_bytes} bytes"
+            f"{origin} is less than the smallest KV cache, {smallest} blocks of {lanes.block_bytes} bytes; "
+            f"say how much it may take with --kv-cache-memory (kv_cache_memory)"
         )
     return blocks

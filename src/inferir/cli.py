@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import warnings
 from typing import Annotated, Any
@@ -10,8 +11,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from inferir import __version__, env
+from inferir import __version__, env, streams
 from inferir.commands import bench, cache, chat, compile_model, failures, inspect, plan, run, serve, tune, verify
+from inferir.commands.checked_command import Command
+from inferir.ir.error_report import one_line
 from inferir.ir.errors import InferirError
 
 
@@ -35,14 +38,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"Environment:\n\n{_VARIABLES}",
 )
-app.command("compile")(compile_model.command)
-app.command()(serve.serve)
-app.command()(run.run)
-app.command()(chat.chat)
-app.command()(verify.verify)
-app.command()(inspect.inspect)
-app.command()(plan.plan)
-app.command()(tune.tune)
+app.command("compile", cls=Command)(compile_model.command)
+app.command(cls=Command)(serve.serve)
+app.command(cls=Command)(run.run)
+app.command(cls=Command)(chat.chat)
+app.command(cls=Command)(verify.verify)
+app.command(cls=Command)(inspect.inspect)
+app.command(cls=Command)(plan.plan)
+app.command(cls=Command)(tune.tune)
 app.add_typer(bench.app, name="bench")
 app.add_typer(cache.app, name="cache")
 
@@ -64,8 +67,16 @@ def _main(
 
 def main() -> None:
     """The console command `inferir`."""
+    streams.prepare()
+    _reset_signals()
     _quieten_libraries()
-    app()
+    sys.exit(failures.run(app))
+
+
+def _reset_signals() -> None:
+    """Undo what a parent left: blocked signals would make us deaf, and ignored ends of children look like success."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM})
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _quieten_libraries() -> None:
@@ -75,6 +86,7 @@ def _quieten_libraries() -> None:
     log = logging.getLogger("inferir")
     log.addHandler(handler)
     log.propagate = False
+    logging.raiseExceptions = False  # a line of the log that cannot be written is lost, and nothing else
     warnings.simplefilter("default")
     warnings.showwarning = _show_warning  # type: ignore[assignment]
 
@@ -97,4 +109,4 @@ class _LogFormat(logging.Formatter):
     """`inferir: warning: …` on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"inferir: {record.levelname.lower()}: {' '.join(record.getMessage().split())}"
+        return f"inferir: {record.levelname.lower()}: {one_line(record.getMessage())}"

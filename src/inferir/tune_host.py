@@ -20,7 +20,8 @@ from inferir.ir.graph import Graph
 from inferir.ir.held_folder import scratch_folder
 from inferir.runtime import abi
 from inferir.runtime.cpu import last_level_cache_bytes
-from inferir.runtime.memory import Bytes, address, align, allocate, available_bytes
+from inferir.runtime.free_memory import available_bytes
+from inferir.runtime.memory import Bytes, address, align, allocate
 from inferir.runtime.workers import WorkerPool
 
 SAMPLE_SECONDS = 0.006  # a measurement takes about this long, or one run of the kernel

@@ -18,6 +18,7 @@ from inferir import __version__
 from inferir.cli import app
 from inferir.commands import failures
 from inferir.ir.errors import InferirError
+from inferir.streams import OutputError
 
 INFERIR = [sys.executable, "-c", "from inferir.cli import main; main()"]
 BUG = "inferir: error: this is a bug in Inferir"
@@ -90,7 +91,7 @@ class StatusThreeError(InferirError):
             f"{BUG}: ZeroDivisionError: division by zero (INFERIR_DEBUG=1 shows where)",
         ),
         (KeyboardInterrupt(), 130, ""),
-        (BrokenPipeError(), 141, ""),
+        (OutputError(32, "Broken pipe", "standard output"), 141, ""),
     ],
 )
 def test_errors(error: BaseException, status: int, line: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,8 @@ from inferir.ir.artifact import LimitsRecord
 from inferir.ir.errors import EngineError
 from inferir.runtime import memory
 from inferir.runtime.cpu import cpu_quota, last_level_cache_bytes, thread_count
-from inferir.runtime.memory import address, align, allocate, available_bytes, map_file
+from inferir.runtime.free_memory import available_bytes
+from inferir.runtime.memory import address, align, allocate, map_file
 from inferir.runtime.options import EngineOptions, parse_bytes
 
 LIMITS = LimitsRecord(max_model_len=100, max_tokens=16, max_seqs=8, max_rows=8, max_blocks=7, block_size=16)

@@ -9,6 +9,7 @@ import typer
 
 from inferir.commands import arguments as a
 from inferir.commands.bench_output import Output
+from inferir.commands.checked_command import Command
 from inferir.commands.shared_options import Fields, engine_fields, expanded, measured_output
 
 app = typer.Typer(no_args_is_help=True, help="Measure latency, throughput, start-up, and a server under load.")
@@ -20,7 +21,7 @@ Repetitions = Annotated[int, typer.Option(metavar="N", min=1, help="How often it
 Seed = Annotated[int, typer.Option(metavar="N", help="The same seed gives the same prompts.")]
 
 
-@app.command()
+@app.command(cls=Command)
 @expanded(engine=engine_fields, output=measured_output)
 def latency(
     artifact: a.Artifact,
@@ -59,7 +60,7 @@ def latency(
     )
 
 
-@app.command()
+@app.command(cls=Command)
 @expanded(engine=engine_fields, output=measured_output)
 def throughput(
     artifact: a.Artifact,
@@ -98,7 +99,7 @@ def throughput(
     console.show(console.plain(what), bench_output.values("Throughput", rows))
 
 
-@app.command()
+@app.command(cls=Command)
 @expanded(engine=engine_fields, output=measured_output)
 def startup(
     artifact: a.Artifact,
@@ -125,7 +126,7 @@ def startup(
     console.show(bench_output.spread(title, [(names[k], v) for k, v in summary["seconds"].items()], "s"))
 
 
-@app.command()
+@app.command(cls=Command)
 @expanded(output=measured_output)
 def serve(
     *,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferir.commands import arguments as a
+from inferir.commands.checked_command import Command
 from inferir.commands.console import age, count, plain, print_json, shortened, show, size, table
 from inferir.commands.units import duration_seconds, size_bytes
 
@@ -34,7 +35,7 @@ def _open(folder: Path | None, readonly: bool = False) -> CompileCache:
     return cache
 
 
-@app.command()
+@app.command(cls=Command)
 def ls(cache: Folder = None, json: a.Json = False) -> None:
     """List entries: kind, digest, size, time since the last use."""
     opened = _open(cache, readonly=True)
@@ -56,7 +57,7 @@ def ls(cache: Folder = None, json: a.Json = False) -> None:
         show(plain(summary))
 
 
-@app.command()
+@app.command(cls=Command)
 def explain(
     digest: Annotated[str, typer.Argument(metavar="DIGEST", help="The digest of an entry, or its first digits.")],
     cache: Folder = None,
@@ -74,7 +75,7 @@ def explain(
     show(plain(f"{entry.kind} {entry.digest}\n{files}"), table("", ("component", "value"), rows))
 
 
-@app.command()
+@app.command(cls=Command)
 def verify(cache: Folder = None, json: a.Json = False) -> None:
     """Read every file; damaged ones are named, their entries dropped, and the exit status is 1.
 
@@ -97,7 +98,7 @@ def verify(cache: Folder = None, json: a.Json = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=Command)
 def prune(
     max_size: Annotated[
         str | None,

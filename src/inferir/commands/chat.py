@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from inferir import streams
 from inferir.commands import arguments as a
 from inferir.commands.streaming import Answer, answer, has_chat_template, write
 from inferir.ir.errors import InferirError, RequestError
@@ -124,6 +125,12 @@ def talk(conversation: Talk, read: Callable[[], str | None], stats: bool = False
         except KeyboardInterrupt:
             print("\n(/exit or Ctrl-D leaves)")
             continue
+        except UnicodeDecodeError as error:
+            problem = f"the message is not {error.encoding.upper()}"
+            if not sys.stdin.isatty():
+                raise InferirError(problem) from None
+            print(problem, file=sys.stderr)
+            continue
         if line is None or line.strip() in ("/exit", "/quit"):
             return
         text = line.strip()
@@ -166,6 +173,6 @@ def _reader() -> Callable[[], str | None]:
             except EOFError:
                 print()
                 return None
-        return sys.stdin.readline() or None
+        return streams.read_line() or None
 
     return read

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import os
+import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import typer
 
-from inferir import env
+from inferir import env, streams
+from inferir.ir.error_report import INTERNAL, describe, one_line
 from inferir.ir.errors import InferirError
 
 INTERRUPTED = 130  # 128 + SIGINT, what a shell reports for a program that Ctrl-C ended
 BROKEN_PIPE = 141  # 128 + SIGPIPE
-INTERNAL = 70  # EX_SOFTWARE
+
+
+def run(program: Callable[[], object]) -> int:
+    """Run a whole program, the parts before and after its command included, and return its exit status."""
+    try:
+        try:
+            program()
+        except SystemExit as ended:
+            if ended.code not in (None, 0):
+                return ended.code if isinstance(ended.code, int) else 1
+        sys.stdout.flush()
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return status_of(error)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is left to do is the interpreter's own
+        streams.silence_stdout()
 
 
 @contextlib.contextmanager
@@ -25,24 +43,38 @@ def one_line_errors() -> Iterator[None]:
 
     An exception that nobody foresaw is called a bug; INFERIR_DEBUG=1 adds the traceback to every error.
     """
-    traces = False
     try:
-        traces = env.debug()
+        env.debug()
         yield
         sys.stdout.flush()
     except (typer.Exit, typer.Abort):
         raise
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    except BrokenPipeError:
-        _silence_stdout()
-        raise typer.Exit(BROKEN_PIPE) from None
     except Exception as error:
         if _is_usage_error(error):
             raise
-        if traces:
-            traceback.print_exc()
-        raise typer.Exit(_report(error, traces)) from error
+        raise typer.Exit(status_of(error)) from error
+
+
+def status_of(error: Exception) -> int:
+    """Report an exception and return the exit status. A reader of standard output that left needs no report."""
+    if isinstance(error, streams.OutputError) and error.closed:
+        streams.silence_stdout()
+        return BROKEN_PIPE
+    if _wants_traces():
+        traceback.print_exception(error)
+    message, status = describe(error)
+    if status == INTERNAL and not _wants_traces():
+        message += " (INFERIR_DEBUG=1 shows where)"
+    return fail(message, status)
+
+
+def _wants_traces() -> bool:
+    try:
+        return env.debug()
+    except InferirError:
+        return False
 
 
 def fail(message: str, status: int = 1) -> int:
@@ -58,28 +90,9 @@ def warn(message: str) -> None:
 
 def _line(kind: str, message: str) -> None:
     with contextlib.suppress(OSError):
-        print(f"inferir: {kind}: {' '.join(message.split())}", file=sys.stderr, flush=True)
-
-
-def _report(error: Exception, traces: bool) -> int:
-    if isinstance(error, InferirError):
-        return fail(str(error), error.exit_code)
-    if isinstance(error, OSError):
-        what = f"{os.fspath(error.filename)}: " if isinstance(error.filename, str | os.PathLike) else ""
-        return fail(f"{what}{error.strerror or error}")
-    if isinstance(error, MemoryError):
-        return fail("out of memory")
-    hint = "" if traces else " (INFERIR_DEBUG=1 shows where)"
-    return fail(f"this is a bug in Inferir: {type(error).__name__}: {error}{hint}", INTERNAL)
+        print(f"inferir: {kind}: {one_line(message)}", file=sys.stderr, flush=True)
 
 
 def _is_usage_error(error: Exception) -> bool:
     """Whether it is the command line library's own error, which that library reports itself."""
     return callable(getattr(error, "show", None)) and hasattr(error, "exit_code")
-
-
-def _silence_stdout() -> None:
-    """Let the interpreter's last flush go nowhere: the reader of stdout has left."""
-    with contextlib.suppress(OSError, ValueError, io.UnsupportedOperation):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())

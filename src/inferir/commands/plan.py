@@ -33,7 +33,7 @@ def plan(
     from inferir.compiler import CompileOptions
     from inferir.plan_memory import plan_memory
     from inferir.runtime.cpu import thread_count
-    from inferir.runtime.memory import available_bytes
+    from inferir.runtime.free_memory import available_bytes
 
     budget = available_bytes() if memory is None else size_bytes(memory, "--memory")
     planned = plan_memory(model, CompileOptions(**options), CompileCache.from_env(CacheOptions(enabled=not no_cache)))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from inferir.ir.errors import InferirError
+from inferir.ir.text_file import read_text
 
 _SAMPLING = "Sampling"
 _ENDING = "Where it ends"
@@ -117,20 +117,13 @@ def structure(
     that cannot be read.
     """
     given: dict[str, Any] = {
-        "--json-schema": json_schema is not None and {"json": _text(json_schema)},
+        "--json-schema": json_schema is not None and {"json": read_text(json_schema, "--json-schema")},
         "--json-object": json_object and {"json_object": True},
         "--regex": regex is not None and {"regex": regex},
         "--choice": bool(choice) and {"choice": choice},
-        "--grammar": grammar is not None and {"grammar": _text(grammar)},
+        "--grammar": grammar is not None and {"grammar": read_text(grammar, "--grammar")},
     }
     found = [(name, value) for name, value in given.items() if value]
     if len(found) > 1:
         raise typer.BadParameter(f"excludes {found[1][0]}", param_hint=found[0][0])
     return dict(found[0][1]) if found else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InferirError(f"{path}: is not text in UTF-8") from None

@@ -10,6 +10,7 @@ import typer
 
 from inferir.commands import arguments as a
 from inferir.ir.errors import InferirError
+from inferir.ir.text_file import read_text
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -121,7 +122,7 @@ def serve(
             host=host,
             port=port,
             uds=uds,
-            api_keys=(*(api_key or ()), *_keys(api_key_file)),
+            api_keys=(*(k.strip() for k in api_key or ()), *_keys(api_key_file)),
             served_names=tuple(served_model_name or ()),
             chat_template=chat_template,
             tool_style=style(tool_style),
@@ -141,7 +142,7 @@ def _keys(path: Path | None) -> list[str]:
     """Non-empty lines of a file. A file without any would leave the server open, so it is refused."""
     if path is None:
         return []
-    keys = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    keys = [line.strip() for line in read_text(path, "--api-key-file").splitlines() if line.strip()]
     if not keys:
-        raise InferirError(f"{path}: has no key")
+        raise InferirError(f"--api-key-file {path}: has no key, which would leave the server open")
     return keys
