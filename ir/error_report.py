@@ -48,8 +48,8 @@ def _cause(error: BaseException) -> str | None:
         return "out of memory"
     if isinstance(error, RecursionError):
         return "what was given is nested too deeply"
-    if isinstance(error, UnicodeEncodeError | UnicodeDecodeError):
-        return f"text that is not {error.encoding.upper()} was given: {error.reason}"
+    if isinstance(error, UnicodeError):
+        return f"text in another encoding than is expected here: {text}"
     if isinstance(error, ImportError):
         return f"a library cannot be loaded: {error}"
     if isinstance(error, RuntimeError) and "can't start new thread" in text:

@@ -17,6 +17,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from inferir.ir.error_report import printable
+from inferir.ir.errors import InferirError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -30,39 +31,48 @@ def prepare() -> None:
     """Make the standard streams usable. Call it before anything is opened."""
     _reserve()
     codecs.register_error(_ESCAPE, _escape)
-    sys.stdout = _writer(sys.stdout, _Output(1))
+    global _stdout
+    _stdout = _Output(1)
+    sys.stdout = _writer(sys.stdout, _stdout)
     sys.stderr = _writer(sys.stderr, _Messages(2), line_buffering=True)
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8")
 
 
-def read_text() -> str:
+def read_text(name: str) -> str:
     """All of standard input; see `text_of`."""
     source = getattr(sys.stdin, "buffer", None)
-    return sys.stdin.read() if source is None else text_of(source.read(), sys.stdin.encoding)
+    return sys.stdin.read() if source is None else text_of(source.read(), sys.stdin.encoding, name)
 
 
-def read_line() -> str:
+def read_line(name: str) -> str:
     """The next line of standard input, empty at its end; see `text_of`."""
     source = getattr(sys.stdin, "buffer", None)
-    return sys.stdin.readline() if source is None else text_of(source.readline(), sys.stdin.encoding)
+    return sys.stdin.readline() if source is None else text_of(source.readline(), sys.stdin.encoding, name)
 
 
-def text_of(data: bytes, encoding: str) -> str:
+def text_of(data: bytes, encoding: str, name: str) -> str:
     """Decode input, any line end as a line feed. ASCII, the encoding of a locale that names none, is taken as UTF-8.
 
-    Raises `UnicodeDecodeError`.
+    Raises `InferirError` that says what `name` is not.
     """
-    name = codecs.lookup(encoding).name
-    text = io.TextIOWrapper(io.BytesIO(data), "utf-8" if name == "ascii" else name, "strict")
-    return text.read()
+    codec = codecs.lookup(encoding).name
+    codec = "utf-8" if codec == "ascii" else codec
+    try:
+        return io.TextIOWrapper(io.BytesIO(data), codec, "strict").read()
+    except UnicodeError:
+        raise InferirError(f"{name} is not {codec.upper()}") from None
 
 
 def silence_stdout() -> None:
     """Drop what is still to be written to standard output."""
-    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    if isinstance(raw, _Output):
-        raw.failed = True
+    if _stdout is not None:
+        _stdout.failed = True
+
+
+def reader_left() -> bool:
+    """Whether writing to standard output failed because nobody reads it."""
+    return _stdout is not None and _stdout.problem is not None and _stdout.problem.closed
 
 
 def _reserve() -> None:
@@ -94,6 +104,7 @@ class _Output(io.FileIO):
     def __init__(self, number: int) -> None:
         super().__init__(number, "w", closefd=False)
         self.failed = False
+        self.problem: OutputError | None = None
 
     def write(self, data: ReadableBuffer, /) -> int:
         size = memoryview(data).nbytes
@@ -104,7 +115,8 @@ class _Output(io.FileIO):
                 select.select([], [self], [])
         except OSError as error:
             self.failed = True
-            raise OutputError(error.errno, error.strerror, "standard output") from None
+            self.problem = OutputError(error.errno, error.strerror, "standard output")
+            raise self.problem from None
         return written
 
 
@@ -138,3 +150,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
         raise error
     text = printable(error.object[error.start : error.end])
     return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
+_stdout: _Output | None = None
+"""What `prepare` made of standard output."""

@@ -125,11 +125,10 @@ def talk(conversation: Talk, read: Callable[[], str | None], stats: bool = False
         except KeyboardInterrupt:
             print("\n(/exit or Ctrl-D leaves)")
             continue
-        except UnicodeDecodeError as error:
-            problem = f"the message is not {error.encoding.upper()}"
+        except InferirError as error:
             if not sys.stdin.isatty():
-                raise InferirError(problem) from None
-            print(problem, file=sys.stderr)
+                raise
+            print(error, file=sys.stderr)
             continue
         if line is None or line.strip() in ("/exit", "/quit"):
             return
@@ -173,6 +172,8 @@ def _reader() -> Callable[[], str | None]:
             except EOFError:
                 print()
                 return None
-        return streams.read_line() or None
+            except UnicodeError:
+                raise InferirError(f"the message is not {sys.stdin.encoding.upper()}") from None
+        return streams.read_line("the message") or None
 
     return read

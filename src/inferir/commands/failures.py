@@ -25,7 +25,8 @@ def run(program: Callable[[], object]) -> int:
             program()
         except SystemExit as ended:
             if ended.code not in (None, 0):
-                return ended.code if isinstance(ended.code, int) else 1
+                code = ended.code if isinstance(ended.code, int) else 1
+                return BROKEN_PIPE if code == 1 and streams.reader_left() else code
         sys.stdout.flush()
         return 0
     except KeyboardInterrupt:

@@ -10,7 +10,6 @@ import typer
 from inferir import streams
 from inferir.commands import arguments as a
 from inferir.commands import sampling_options as o
-from inferir.ir.errors import InferirError
 
 if TYPE_CHECKING:
     from inferir.llm import LLM
@@ -110,10 +109,7 @@ def _prompt(prompt: str | None) -> str:
         return prompt
     if prompt is None and sys.stdin.isatty():
         raise typer.BadParameter("give a prompt, or pipe one into standard input", param_hint="PROMPT")
-    try:
-        return streams.read_text()
-    except UnicodeDecodeError as error:
-        raise InferirError(f"the prompt on standard input is not {error.encoding.upper()}") from None
+    return streams.read_text("the prompt on standard input")
 
 
 def _tokens(llm: LLM, text: str, chat: bool | None, has_template: bool, system: str | None) -> list[int]:
