@@ -129,7 +129,7 @@ def _facts(dest: Path, exported: _Exported) -> TokenizerFacts:
     import tokenizers
 
     try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(dest / "tokenizer.json"))
+        tokenizer = tokenizers.Tokenizer.from_buffer((dest / "tokenizer.json").read_bytes())
     except Exception as error:  # the library raises plain Exception
         raise FrontendError(f"tokenizer.json cannot be read: {error}") from error
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)

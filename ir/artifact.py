@@ -87,11 +87,11 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     Raises `ArtifactError` if it is missing, not a manifest, of another format version, damaged or inconsistent.
     """
     file = Path(path)
-    if file.is_dir():
+    if file.name != MANIFEST or file.is_dir():
         file = file / MANIFEST
     try:
         raw = file.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ArtifactError(f"{file}: not found; is {file.parent} an artifact made by `inferir compile`?") from None
     except OSError as e:
         raise ArtifactError(f"{file}: cannot be read: {e.strerror}") from None

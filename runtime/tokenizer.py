@@ -35,7 +35,7 @@ class Tokenizer:
         if not path.exists():
             raise ArtifactError(f"{path}: not found; the artifact has no tokenizer, so prompts must be token ids")
         try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
+            backend = tokenizers.Tokenizer.from_buffer(path.read_bytes())
         except Exception as e:  # the library raises plain Exception
             raise ArtifactError(f"{path}: {e}") from None
         return Tokenizer(backend, read_json(Path(folder) / "tokenizer_config.json"))

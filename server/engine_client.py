@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys

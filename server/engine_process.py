@@ -22,6 +22,7 @@ from inferir.runtime.options import EngineOptions
 from inferir.runtime.request import Grammar, Request
 from inferir.runtime.sampling import SamplingParams
 from inferir.server import messages as m
+from inferir.server.limits import check_threads
 
 IDLE_MS = 1000
 COMPILERS = ("tvm", "triton", "torch._inductor", "llvmlite")
@@ -163,6 +164,7 @@ def _logprobs(given: TokenLogprobs | None) -> m.Logprobs | None:
 def main(address: str, artifact: str, options: str) -> None:
     """Load the artifact, say so, and serve until `Shutdown`. Raises what ended it otherwise."""
     die_with_parent()
+    check_threads()
     context = zmq.Context(io_threads=1)
     socket = context.socket(zmq.PAIR)
     socket.setsockopt(zmq.LINGER, m.LINGER_MS)

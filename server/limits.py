@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import threading
 
 from inferir.ir.errors import EngineError
 
@@ -28,3 +29,25 @@ def raise_open_files() -> int:
             f"the limit of open files is {soft}, too few for a server; allow at least {NEEDED_FILES} (ulimit -n)"
         )
     return soft
+
+
+def check_threads(count: int = 4) -> None:
+    """Start and end so many threads at once. ZeroMQ, which starts two, ends the process if it gets none.
+
+    Raises `EngineError` if the system refuses.
+    """
+    done = threading.Event()
+    threads: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=done.wait)
+            thread.start()
+            threads.append(thread)
+    except RuntimeError:
+        raise EngineError(
+            "no thread can be started: the limit of processes (ulimit -u) or of memory (ulimit -v) is reached"
+        ) from None
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()

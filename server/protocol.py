@@ -9,7 +9,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 30.0
-RESERVED_FILES = 16
+RESERVED_FILES = 24
 """File numbers that connections leave to the rest of the server, so that it can start another engine process."""
 
 FULL = "the limit of open files (ulimit -n) is reached"

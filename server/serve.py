@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from inferir.ir.errors import InferirError
 from inferir.server.engine_client import EngineClient
 from inferir.server.errors import draining
-from inferir.server.limits import raise_open_files
+from inferir.server.limits import check_threads, raise_open_files
 from inferir.server.listen import BACKLOG, close, listen, url
 from inferir.server.loop_errors import LoopErrors
 from inferir.server.options import ServerOptions
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 CLOSE_SECONDS = 2  # for answers that are written when everything else has ended
 TICK = 0.05
-ACCEPTED = 64
-"""Connections accepted at once: the event loop tries as often also when the first attempt failed, and reports each."""
+ACCEPTED = 4
+"""Connections accepted at once. The event loop tries as often also when the first attempt failed, and reports each; and
+so few that those beyond the limit of open files are refused before the next ones come, see `RESERVED_FILES`.
+"""
 
 log = logging.getLogger("inferir.server")
 
@@ -36,6 +38,7 @@ def serve(options: ServerOptions) -> None:
     """Serve until a signal ends it. Raises `InferirError` if it cannot start, or the engine cannot be kept alive."""
     started = time.monotonic()
     most_files = raise_open_files()
+    check_threads()
     sockets = listen(options.host, options.port, options.uds)
     try:
         asyncio.run(_Run(options, sockets, started, most_files).main())

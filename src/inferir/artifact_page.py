@@ -48,9 +48,9 @@ def write_page(view: ArtifactView, file: Path) -> None:
     """Write the page to `file` as a whole. Raises `InferirError` naming the file if that fails."""
     page = artifact_page(view)
     try:
-        replace_file(file, page.encode())
-    except OSError as error:
-        raise InferirError(f"{file}: cannot be written: {error.strerror or error}") from None
+        replace_file(file, page.encode("utf-8", "backslashreplace"))
+    except (OSError, ValueError) as error:
+        raise InferirError(f"{file}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _run(run: Run, number: int) -> dict[str, object]:

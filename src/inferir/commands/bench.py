@@ -14,10 +14,13 @@ from inferir.commands.shared_options import Fields, engine_fields, expanded, mea
 
 app = typer.Typer(no_args_is_help=True, help="Measure latency, throughput, start-up, and a server under load.")
 
+MOST = 1_000_000
+"""Of anything that is counted or waited for: more is a slip of the keyboard."""
+
 InputLen = Annotated[int, typer.Option(metavar="N", min=1, help="Random token ids per prompt.")]
 OutputLen = Annotated[int, typer.Option(metavar="N", min=1, help="Tokens per answer.")]
-NumPrompts = Annotated[int, typer.Option(metavar="N", min=1, help="How many prompts.")]
-Repetitions = Annotated[int, typer.Option(metavar="N", min=1, help="How often it is measured.")]
+NumPrompts = Annotated[int, typer.Option(metavar="N", min=1, max=MOST, help="How many prompts.")]
+Repetitions = Annotated[int, typer.Option(metavar="N", min=1, max=MOST, help="How often it is measured.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="The same seed gives the same prompts.")]
 
 
@@ -26,11 +29,13 @@ Seed = Annotated[int, typer.Option(metavar="N", help="The same seed gives the sa
 def latency(
     artifact: a.Artifact,
     *,
-    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Prompts that run together.")] = 1,
+    batch_size: Annotated[int, typer.Option(metavar="N", min=1, max=MOST, help="Prompts that run together.")] = 1,
     input_len: InputLen = 32,
     output_len: OutputLen = 32,
     repetitions: Repetitions = 10,
-    warmup: Annotated[int, typer.Option(metavar="N", min=0, help="Repetitions before, which do not count.")] = 1,
+    warmup: Annotated[
+        int, typer.Option(metavar="N", min=0, max=MOST, help="Repetitions before, which do not count.")
+    ] = 1,
     seed: Seed = 0,
     engine: Fields,
     output: Output,
@@ -105,7 +110,9 @@ def startup(
     artifact: a.Artifact,
     *,
     repetitions: Repetitions = 5,
-    timeout: Annotated[float, typer.Option(metavar="S", min=1, help="Seconds after which a start has failed.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option(metavar="S", min=1, max=MOST, help="Seconds after which a start has failed.")
+    ] = 120.0,
     engine: Fields,
     output: Output,
 ) -> None:
@@ -154,7 +161,7 @@ def serve(
         typer.Option(metavar="GOALS", help='Count requests within "ttft:MS tpot:MS e2e:MS". May be repeated.'),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(metavar="S", min=0.001, help="Seconds after which a request has failed.")
+        float, typer.Option(metavar="S", min=0.001, max=MOST, help="Seconds after which a request has failed.")
     ] = 300.0,
     seed: Seed = 0,
     output: Output,

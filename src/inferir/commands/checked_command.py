@@ -6,6 +6,7 @@ tokenizer and no JSON can do anything.
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -19,7 +20,7 @@ _NO_TEXT = frozenset({"model", "uds"})
 
 
 class Command(TyperCommand):
-    """Raises `InferirError` naming the parameter before the command begins."""
+    """Raises `InferirError` naming the parameter, before the command begins, for text that is none and for NaN."""
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         for parameter in self.params:
@@ -38,6 +39,8 @@ def _called(parameter: Any) -> str:
 def _checked(value: Any, name: str) -> Any:
     if isinstance(value, str):
         return as_text(value, name)
+    if isinstance(value, float) and math.isnan(value):
+        raise InferirError(f"{name} is not a number")
     if isinstance(value, list | tuple):
         return type(value)(_checked(v, name) for v in value)
     return value

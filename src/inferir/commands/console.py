@@ -74,8 +74,13 @@ def plain(text: str) -> RenderableType:
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """One JSON document on stdout; what its encoding lacks is escaped as JSON does."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=2)
+    print(text)
 
 
 def shortened(text: str, most: int = 100) -> str:

@@ -26,7 +26,9 @@ def tune(
         Path, typer.Option("-o", "--output", metavar="FILE", help="File of records; one that is there is added to.")
     ] = Path("tuning.json"),
     options: Fields,
-    rounds: Annotated[int, typer.Option(metavar="N", help="Measurements per tile and race, at least 5.")] = 20,
+    rounds: Annotated[
+        int, typer.Option(metavar="N", max=1_000_000, help="Measurements per tile and race, at least 5.")
+    ] = 20,
     minutes: Annotated[
         float | None, typer.Option(metavar="M", help="Begin no measurement after so long. Default: do all.")
     ] = None,

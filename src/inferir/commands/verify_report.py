@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferir.commands.console import plain, seconds, show, table
+from inferir.ir.atomic_file import replace_file
+from inferir.ir.error_report import one_line
 from inferir.ir.errors import InferirError
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ def as_json(report: VerifyReport) -> dict[str, Any]:
 def write_junit(report: VerifyReport, file: Path) -> None:
     """One test case per check, and one per bucket and kind of step with its numbers. Raises `InferirError`."""
     failed = [c for c in report.checks if not c.passed]
+    name = one_line(report.artifact.name)
     suite = ET.Element(
         "testsuite",
         name="inferir verify",
@@ -77,16 +80,16 @@ def write_junit(report: VerifyReport, file: Path) -> None:
         time=f"{sum(report.seconds.values()):.3f}",
     )
     for check in report.checks:
-        case = ET.SubElement(suite, "testcase", classname=f"verify.{report.artifact.name}", name=check.name)
+        case = ET.SubElement(suite, "testcase", classname=f"verify.{name}", name=check.name)
         if check.passed:
             ET.SubElement(case, "system-out").text = check.detail
         else:
             ET.SubElement(case, "failure", message=check.detail)
     for row in report.rows:
-        case = ET.SubElement(suite, "testcase", classname=f"verify.{report.artifact.name}.{row.bucket}", name=row.kind)
+        case = ET.SubElement(suite, "testcase", classname=f"verify.{name}.{row.bucket}", name=row.kind)
         numbers = ", ".join(f"{k} {v}" for k, v in dataclasses.asdict(row).items() if k not in ("bucket", "kind"))
         ET.SubElement(case, "system-out").text = numbers
     try:
-        ET.ElementTree(suite).write(file, encoding="utf-8", xml_declaration=True)
-    except OSError as error:
-        raise InferirError(f"{file}: cannot be written: {error.strerror or error}") from None
+        replace_file(file, ET.tostring(suite, encoding="utf-8", xml_declaration=True))
+    except (OSError, ValueError) as error:
+        raise InferirError(f"{file}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
