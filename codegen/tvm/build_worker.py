@@ -12,9 +12,11 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import inferir
+from inferir import env
 from inferir.ir.child import child_environment, die_with_parent
 from inferir.ir.errors import CodegenError
 from inferir.ir.target import Target
@@ -30,10 +32,12 @@ class Worker:
     def __enter__(self) -> Worker:
         root = str(Path(next(iter(inferir.__path__))).parent)
         path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
+        self._said = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "inferir.codegen.tvm.build_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=None if env.debug() else self._said,
             env={**child_environment(), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             process_group=0,  # Ctrl-C is for this process alone, which ends its workers then
         )
@@ -48,6 +52,7 @@ class Worker:
         self._process.wait()
         if self._process.stdout:
             self._process.stdout.close()
+        self._said.close()
 
     def kill(self) -> None:
         self._process.kill()
@@ -71,7 +76,14 @@ class Worker:
                     return module
         except BrokenPipeError:
             pass
-        raise WorkerDiedError(_ending(self._process.wait()))
+        raise WorkerDiedError(_ending(self._process.wait()) + self._last_words())
+
+    def _last_words(self) -> str:
+        """What the process, or a library in it, printed last."""
+        self._said.seek(0)
+        lines = self._said.read().decode("utf-8", "replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f": {last}" if last else ""
 
 
 def _ending(status: int) -> str:
