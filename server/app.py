@@ -23,7 +23,7 @@ from inferir.server.errors import ApiError
 from inferir.server.field_table import ROUTES
 from inferir.server.gate import Gate
 from inferir.server.metrics import CONTENT_TYPE
-from inferir.server.responses import ClientGoneError, error_response, json_response
+from inferir.server.responses import ClientGoneError, error_response, json_response, warn
 from inferir.server.schema import request_body
 from inferir.server.service import Service
 
@@ -132,11 +132,9 @@ def _add_post(app: FastAPI, service: Service, path: str, handler: Handler) -> No
     async def answer(request: Request, body: dict[str, Any]) -> Response:
         warnings = fields.parse(body, record, strict=service.options.strict)
         service.check_model(body)
-        headers = {}
+        headers: dict[str, str] = {}
         if warnings:
-            text = "; ".join(warnings)
-            log.warning("%s: %s", path, text)
-            headers["x-inferir-warning"] = text.encode("ascii", "backslashreplace").decode()
+            warn(headers, path, "; ".join(warnings))
         return await handler(service, request, body, headers)
 
     extra = request_body(record)

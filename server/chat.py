@@ -16,7 +16,7 @@ from inferir.server.generation import Generation
 from inferir.server.logprobs import chat_logprobs, prompt_logprobs
 from inferir.server.messages import Logprobs, TokenEvent
 from inferir.server.parameters import check_priority, engine_params, sequences, truncate, wish
-from inferir.server.responses import answered, while_connected
+from inferir.server.responses import answered, warn, while_connected
 from inferir.server.service import Service
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
     use, body = _tool_use(service, body)
     params = engine_params(body, service.sampling.values, _most_tokens(body), None)
     params |= _logprobs(service, body)
+    if use is not None and not use.forced and any(t["function"].get("strict") for t in body["tools"]):
+        warn(headers, "/v1/chat/completions", 'strict is obeyed only where tool_choice is "required" or names a tool')
     if use is not None and use.marks:
         params["kept_special_ids"] = list(use.marks.values())
     must_fit = "messages" if body.get("truncate_prompt_tokens") is None else None

@@ -11,5 +11,5 @@ EFFECTS = {
     OBEYED: "it does what it says",
     IDLE: "accepted, and nothing here could differ by it",
     REFUSED: "a 400 that names it, unless its value asks for nothing",
-    DEPENDS: "obeyed or refused, as the row says",
+    DEPENDS: "obeyed, refused or warned about, as the row says",
 }

@@ -5,13 +5,15 @@ Prints it, or writes it into FILE between the two marks.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from inferir.server.effects import EFFECTS
 from inferir.server.field_table import ROUTES
-from inferir.server.kinds import Either, Field, Items, Kind, Record, Tagged
+from inferir.server.kinds import Either, Field, Items, Kind, Off, Record, Tagged
 
 BEGIN = "<!-- begin fields -->"
 END = "<!-- end fields -->"
@@ -43,12 +45,14 @@ def _inner(kind: Kind) -> Iterator[tuple[str, Field]]:
             if one is not None:
                 yield from _inner(one)
     elif isinstance(kind, Tagged):
-        seen: set[str] = set()
-        for record in (*kind.records.values(), *([kind.otherwise] if kind.otherwise else [])):
+        found: dict[str, tuple[Field, list[str]]] = {}
+        for tag, record in kind.records.items():
             for path, field in rows(record):
-                if path not in seen:
-                    seen.add(path)
-                    yield f".{path}", field
+                found.setdefault(path, (field, []))[1].append(tag)
+        for path, (field, tags) in found.items():
+            if len(tags) < len(kind.records):
+                field = replace(field, note=f"{field.note}; {kind.key} {', '.join(f'`{t}`' for t in tags)}")
+            yield f".{path}", field
 
 
 def table() -> str:
@@ -56,7 +60,10 @@ def table() -> str:
     found: dict[tuple[str, str, str], list[str]] = {}
     for route, record in ROUTES.items():
         for path, field in rows(record):
-            found.setdefault((path, field.effect, field.note), []).append(_NAMES[route])
+            note = field.note
+            if isinstance(field.kind, Off) and field.kind.values:
+                note += f"; accepts {', '.join(f'`{json.dumps(v)}`' for v in field.kind.values)}"
+            found.setdefault((path, field.effect, note), []).append(_NAMES[route])
     lines = [f"- *{effect}*: {meaning}" for effect, meaning in EFFECTS.items()]
     lines += ["", "| field | routes | | |", "|---|---|---|---|"]
     lines += [f"| `{path}` | {', '.join(names)} | {effect} | {note} |" for (path, effect, note), names in found.items()]

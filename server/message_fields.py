@@ -81,7 +81,7 @@ _FUNCTION = Record(
     Field("name", Text(), OBEYED, "what calls are read for; 1 to 64 of the characters A-Z a-z 0-9 _ . -"),
     Field("description", Text(), OBEYED, "given to the template"),
     Field("parameters", Mapped(), OBEYED, "given to the template; a forced call follows this schema"),
-    Field("strict", Flag(), DEPENDS, "a forced call follows the schema in any case; with others `true` is refused"),
+    Field("strict", Flag(), DEPENDS, "a forced call follows the schema in any case; else `true` gives a warning"),
     Field("return", Mapped(), DEPENDS, "given to the template, which may use it"),
 )
 TOOL = Tagged(
@@ -101,11 +101,15 @@ _CHOSEN = Record(
     Field("type", Text(), OBEYED, "`function` or `allowed_tools`; `custom` is refused"),
     Field("function", _NAMED, OBEYED, "forces a call of this tool"),
 )
+_ALLOWED_TOOL = Record(
+    Field("type", Text(), OBEYED, "only `function`; `custom` is refused"),
+    Field("function", Record(Field("name", Text(), OBEYED, "one of the tools")), OBEYED, "a tool that may be called"),
+)
 _ALLOWED = Record(
     Field("mode", Text(("auto", "required")), OBEYED, "as `tool_choice`, among the allowed tools"),
     Field(
         "tools",
-        Items(Tagged("type", {"function": _CHOSEN}, refused={"custom": "; use a function"}), MAX_TOOLS),
+        Items(Tagged("type", {"function": _ALLOWED_TOOL}, refused={"custom": "; use a function"}), MAX_TOOLS),
         OBEYED,
         "the template gets these only, and calls of others are text",
     ),

@@ -24,6 +24,13 @@ class ClientGoneError(Exception):
     """Nobody waits for the answer any more."""
 
 
+def warn(headers: dict[str, str], path: str, text: str) -> None:
+    """Log a warning about a request of the route `path`, and add it to the headers of the answer."""
+    log.warning("%s: %s", path, text)
+    shown = text.encode("ascii", "backslashreplace").decode()
+    headers["x-inferir-warning"] = f"{headers['x-inferir-warning']}; {shown}" if headers else shown
+
+
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(encode(value), status, headers, "application/json")
 
