@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from inferir.frontend.config_check import parts
 from inferir.frontend.model import ModelSource, stated_dtype
 from inferir.frontend.weights import FolderWeights
 from inferir.ir.manifest import Decision
@@ -57,8 +58,7 @@ def _dtype(source: ModelSource, asked: str) -> Decision:
 def rope_decisions(config: Mapping[str, Any]) -> list[Decision]:
     """Every key of config.json that decides rotary positions; without one, the model type does."""
     out = []
-    nested = config.get("text_config")
-    for where, part in (("", config), ("text_config.", nested if isinstance(nested, Mapping) else {})):
+    for where, part in parts(config):
         for key in _ROPE:
             if part.get(key) is not None:
                 value = json.dumps(part[key], ensure_ascii=False)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inferir.frontend.config_check import check_config, check_layers, parts
 from inferir.frontend.gguf_parts import file_digest, part_files, split_models
 from inferir.frontend.model_files import optional_json, read_json
 from inferir.frontend.model_name import display_name
@@ -87,7 +88,7 @@ class ModelSource:
 
         if self.kind == "gguf":
             return gguf_file.load_config(self.path)
-        _ = self.stated_config  # its errors name the file and the place
+        check_layers(self.stated_config, lambda: len(self.weights.names()))
         try:
             with quiet():
                 return api().auto_config.from_pretrained(str(self.path), trust_remote_code=self.trust_remote_code)
@@ -232,6 +233,7 @@ def _folder_source(spec: str, path: Path, dtype: DType | str, trust: bool, hub_i
         raise FrontendError(f"{spec!r} cannot be read: {error.strerror}") from error
     if described:
         config = read_json(path / "config.json")
+        check_config(config)
         check_supported(config)
         return ModelSource(spec, "folder", path, _served(dtype, config, path), trust, hub_id)
     if len(files) == 1:
@@ -253,8 +255,7 @@ def _base_model(folder: Path) -> str:
 
 def check_supported(config: Mapping[str, Any]) -> None:
     """Refuse what config.json says about the weights and the frontend does not do. Raises `FrontendError`."""
-    nested = config.get("text_config")
-    for where, part in (("", config), ("text_config.", nested if isinstance(nested, Mapping) else {})):
+    for where, part in parts(config):
         for key in ("quantization_config", "compression_config"):
             stated = part.get(key)
             if stated:
@@ -286,8 +287,7 @@ def _served(dtype: DType | str, config: Mapping[str, Any], folder: Path | None =
 
 def stated_dtype(config: Mapping[str, Any]) -> tuple[str, Any]:
     """The key of config.json that states the checkpoint's element type, and what it says ("", None if none does)."""
-    nested = config.get("text_config")
-    for where, part in (("", config), ("text_config.", nested if isinstance(nested, Mapping) else {})):
+    for where, part in parts(config):
         for key in ("dtype", "torch_dtype"):
             if part.get(key) not in (None, "", "auto"):
                 return where + key, part[key]
