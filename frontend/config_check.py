@@ -39,11 +39,11 @@ def check_config(config: Mapping[str, Any]) -> None:
             raise FrontendError(f"config.json: {key} is {value}, not a finite number")
     for where, part in parts(config):
         for key in _COUNTS:
-            value = part.get(key)
-            if value is None or isinstance(value, list):  # some models give a list, one entry per layer
+            count = part.get(key)
+            if count is None or isinstance(count, list):  # some models give a list, one entry per layer
                 continue
-            if type(value) is not int or not 0 < value <= _MOST:
-                raise FrontendError(f"config.json: {where}{key} is {value!r}, not a positive number of reasonable size")
+            if type(count) is not int or not 0 < count <= _MOST:
+                raise FrontendError(f"config.json: {where}{key} is {count!r}, not a positive number of reasonable size")
 
 
 def check_layers(config: Mapping[str, Any], tensors: Callable[[], int]) -> None:

@@ -165,7 +165,9 @@ class Keys:
         """Check the keys that were not read: raise `FrontendError` naming all that could change numbers, warn about
         others that are not known, and return the irrelevant ones.
         """
-        wrong, unknown, irrelevant = [], [], []
+        wrong: list[str] = []
+        unknown: list[str] = []
+        irrelevant: list[str] = []
         for key, value in self.model.values.items():
             if key in self.used:
                 continue
