@@ -17,6 +17,7 @@ import msgspec
 from inferir.ir.atomic_file import replace_file
 from inferir.ir.errors import TuningError
 from inferir.ir.target import Target
+from inferir.ir.text_file import MAX_BYTES
 
 FORMAT_VERSION = 1
 """Version of the schema; a reader accepts exactly its own."""
@@ -84,11 +85,14 @@ def read_records(path: str | os.PathLike[str]) -> tuple[TuningRecord, ...]:
     """The records of a file. Raises `TuningError`, which names it, if it is missing, malformed or of another format."""
     file = Path(path)
     try:
-        raw = file.read_bytes()
+        with open(file, "rb") as source:  # a device may go on for ever
+            raw = source.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise TuningError(f"{file}: not found; `inferir tune` writes tuning records") from None
     except OSError as error:
         raise TuningError(f"{file}: cannot be read: {error.strerror}") from None
+    if len(raw) > MAX_BYTES:
+        raise TuningError(f"{file}: is larger than {MAX_BYTES >> 20} MiB")
     try:
         found = msgspec.json.decode(raw, type=_Head).format
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from inferir.ir.errors import ArtifactError, RequestError
+from inferir.ir.text_file import read_text
 from inferir.runtime.chat import ChatTemplate
 from inferir.runtime.chat_messages import TOOLS, Message, clean
 from inferir.runtime.tokenizer import read_json
@@ -61,10 +62,11 @@ class ChatTemplates:
     def from_file(path: Path, folder: Path, option: str) -> ChatTemplates:
         """A template that the user gave with `option`, and the special tokens of the tokenizer in `folder`.
 
-        Raises `ArtifactError` naming option and file if it cannot be used.
+        Raises `InferirError` naming option and file if it cannot be used.
         """
+        text = read_text(path, option)
         try:
-            return ChatTemplates({DEFAULT: ChatTemplate.from_source(_read(path), folder)})
+            return ChatTemplates({DEFAULT: ChatTemplate.from_source(text, folder)})
         except ArtifactError as error:
             raise ArtifactError(f"{option} {path}: {str(error).removeprefix('chat template: ')}") from None
 

@@ -50,6 +50,8 @@ class Client:
     uds: str | None = None
 
     def __post_init__(self) -> None:
+        if self.api_key is not None and not (self.api_key.strip() and self.api_key.isprintable()):
+            raise HttpError("--api-key: the key is empty, or holds a character that a header cannot carry")
         try:
             parts = urlsplit(self.url)
             valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
