@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
-from inferir.frontend.gguf_bpe import SPACE, require_bytes, spaces_back
-from inferir.frontend.gguf_vocabulary import BYTE, SCORES, TOKENS, USER_DEFINED, Vocabulary, flag, scores
+from inferir.frontend.gguf_bpe import BYTE_TOKENS, SPACE, spaces_back
+from inferir.frontend.gguf_vocabulary import BYTE, SCORES, TOKENS, UNKNOWN, USER_DEFINED, Vocabulary, flag, scores
 from inferir.ir.errors import FrontendError
 
 ADD_SPACE = "tokenizer.ggml.add_space_prefix"
@@ -31,7 +31,14 @@ def spm(stated: Mapping[str, Any], vocabulary: Vocabulary, control: frozenset[in
         raise FrontendError(f"{CHARSMAP}: a character map is not supported with the tokenizer model 'llama'")
     if flag(stated, REMOVE_SPACES, False):
         warnings.append(f"{REMOVE_SPACES} is true, which the tokenizer model 'llama' never obeys: blanks stay blanks")
-    require_bytes(vocabulary)
+    lost = [token for token in BYTE_TOKENS if token not in vocabulary.index]
+    unknown = next(iter(vocabulary.of_kind(UNKNOWN)), None)
+    if lost and unknown is None:
+        raise FrontendError(f"{TOKENS}: the token {lost[0]} is missing, and there is none of type unknown in its place")
+    if lost:
+        warnings.append(
+            f"{TOKENS}: {len(lost)} bytes have no token: characters that need them become the unknown token"
+        )
     prefix = flag(stated, ADD_SPACE, True)
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     prepend = {"type": "Prepend", "prepend": SPACE}
@@ -46,10 +53,10 @@ def spm(stated: Mapping[str, Any], vocabulary: Vocabulary, control: frozenset[in
         "model": {
             "type": "BPE",
             "dropout": None,
-            "unk_token": None,
+            "unk_token": vocabulary.tokens[unknown] if lost and unknown is not None else None,
             "continuing_subword_prefix": None,
             "end_of_word_suffix": None,
-            "fuse_unk": False,
+            "fuse_unk": bool(lost),
             "byte_fallback": True,
             "ignore_merges": False,
             "vocab": vocabulary.index,

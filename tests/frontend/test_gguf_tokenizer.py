@@ -269,6 +269,8 @@ def broken() -> dict[str, tuple[Tiny, str]]:
     tiny, spm = byte_level("smollm"), sentence_piece()
     tokens, types, merges = list(tiny.tokens), list(tiny.types or ()), list(tiny.merges or ())
     scores = list(spm.scores or ())
+    over_text = text_level("gemma4", None)
+    spm_without_41 = replace(spm, tokens=["<0xzz>" if t == "<0x41>" else t for t in spm.tokens])
 
     def key(name: str, value: Any) -> Tiny:
         return replace(tiny, keys={**tiny.keys, KEY + name: value})
@@ -295,7 +297,11 @@ def broken() -> dict[str, tuple[Tiny, str]]:
         "scores are texts": (replace(spm, scores=None, keys={**spm.keys, KEY + "scores": ["a"]}), "scores"),
         "a score is no number": (replace(spm, scores=[*scores[:-1], float("nan")]), "scores"),
         "a score is infinite": (replace(spm, scores=[*scores[:-1], float("inf")]), "scores"),
-        "a byte is missing": (replace(spm, tokens=["<0xzz>" if t == "<0x41>" else t for t in spm.tokens]), "tokens"),
+        "a byte is missing": (replace(spm_without_41, types=[CONTROL, *(spm.types or ())[1:]]), "tokens"),
+        "a byte of text is missing": (
+            replace(over_text, tokens=["<0xzz>" if t == "<0x41>" else t for t in over_text.tokens]),
+            "tokens",
+        ),
         "a map of characters": (replace(spm, keys={**spm.keys, KEY + "precompiled_charsmap": [1, 2]}), "precompiled"),
         "flag is a number": (key("add_bos_token", 1), "add_bos_token"),
         "prefix is a text": (replace(spm, keys={**spm.keys, KEY + "add_space_prefix": "yes"}), "add_space_prefix"),
@@ -342,6 +348,15 @@ def test_broken_metadata_is_one_line_that_names_the_key(case: str, make: Make) -
 def test_oddities_are_said(tiny: Tiny, message: str, make: Make) -> None:
     with pytest.warns(TokenizerWarning, match=message):
         make(tiny)
+
+
+def test_characters_without_bytes_become_the_unknown_token(make: Make) -> None:
+    spm = sentence_piece(**{KEY + "add_space_prefix": False, KEY + "add_bos_token": False})
+    tiny = replace(spm, tokens=["<0xzz>" if token == "<0xC9>" else token for token in spm.tokens])
+    with pytest.warns(TokenizerWarning, match="1 bytes have no token"):
+        tokenizer = make(tiny)
+    assert tokenizer.encode("aɣɣb").ids == [tiny.tokens.index("a"), 0, tiny.tokens.index("b")]
+    assert make(spm).encode("ɣ").tokens == ["<0xC9>", "<0xA3>"]
 
 
 @quietly
