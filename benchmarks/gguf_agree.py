@@ -49,7 +49,8 @@ PROMPTS = (
 @dataclass(frozen=True)
 class Agreement:
     """One prompt: its tokens, whether both tokenize the text alike, how many greedy tokens are the same, the largest
-    difference of their log-probabilities, and how far apart the other program holds the two tokens that differ first.
+    difference of their log-probabilities, and how far apart the other program holds the two tokens that differ first
+    (negative: it holds ours for likelier, but was told not to end the text).
     """
 
     length: int
@@ -59,7 +60,7 @@ class Agreement:
     gap: float
 
     def holds(self, count: int, tolerance: float) -> bool:
-        """Whether the programs agree, up to the choice between two tokens that are equally likely."""
+        """Whether the programs agree, up to the end of a text or the choice between two equally likely tokens."""
         return self.alike and self.worst <= tolerance and (self.same == count or self.gap <= tolerance)
 
     def text(self, count: int) -> str:
