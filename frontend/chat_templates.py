@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from inferir.frontend.model_files import optional_json
+from inferir.frontend.model_files import optional_json, read_text, there
 from inferir.ir.errors import FrontendError
 from inferir.ir.manifest import Decision
 
@@ -45,11 +45,11 @@ def template_file(name: str) -> str:
 def folder_templates(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, Template]:
     """Templates by name. Raises `FrontendError` naming a file that cannot be read or holds something else."""
     found: dict[str, Template] = {}
-    if _there(folder / MAIN_FILE):
-        found[DEFAULT] = Template(text=_read(folder / MAIN_FILE), source=MAIN_FILE)
+    if there(folder / MAIN_FILE):
+        found[DEFAULT] = Template(text=read_text(folder / MAIN_FILE), source=MAIN_FILE)
     if (folder / FOLDER).is_dir():
         for file in sorted((folder / FOLDER).glob("*.jinja")):
-            found[file.stem] = Template(text=_read(file), source=f"{FOLDER}/{file.name}")
+            found[file.stem] = Template(text=read_text(file), source=f"{FOLDER}/{file.name}")
     if DEFAULT not in found:
         # A folder with additional templates only leaves transformers without a default; the config's is meant.
         in_config = stated_templates(tokenizer_config.get("chat_template"), "tokenizer_config.json: chat_template")
@@ -85,19 +85,6 @@ def write_templates(templates: Mapping[str, Template], dest: Path) -> tuple[Deci
     return tuple(
         Decision(subject="chat template", value=name, source=template.source) for name, template in templates.items()
     )
-
-
-def _there(file: Path) -> bool:
-    return file.exists() or file.is_symlink()
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise FrontendError(f"{file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise FrontendError(f"{file} cannot be read: it is not UTF-8; store it in that encoding") from error
 
 
 def usable(found: Mapping[str, Template]) -> dict[str, Template]:

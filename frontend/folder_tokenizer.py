@@ -17,7 +17,8 @@ from typing import Any
 
 from inferir.frontend.end_ids import TOKEN_KEYS, Claim
 from inferir.frontend.model import ModelSource
-from inferir.frontend.model_files import optional_json
+from inferir.frontend.model_files import optional_json, there
+from inferir.frontend.tokenizers_library import failures_as, parse
 from inferir.ir.errors import FrontendError
 from inferir.ir.manifest import Decision
 
@@ -38,7 +39,7 @@ class FolderTokenizer:
         self.config = dict(optional_json(source.path / "tokenizer_config.json"))
         self.special_map = optional_json(source.path / "special_tokens_map.json")
         self.added = optional_json(source.path / "added_tokens.json")
-        self.own: Any = _parse(source.path / FILE) if _there(source.path / FILE) else None
+        self.own: Any = parse(source.path / FILE) if there(source.path / FILE) else None
         self.merged = _load(source, self._spelled_out())
         self.backend: Any = getattr(self.merged, "backend_tokenizer", None)
         if self.backend is None:
@@ -49,14 +50,12 @@ class FolderTokenizer:
 
     def _try(self, source: ModelSource) -> None:
         """A class of transformers may put together what cannot encode: a vocabulary without its own unknown token."""
-        try:
+        kind = type(self.merged).__name__
+        with failures_as(
+            f"the tokenizer of {source.spec}, as {kind} of transformers makes it (is tokenizer_class in "
+            "tokenizer_config.json right?), cannot encode text"
+        ):
             self.backend.decode(self.backend.encode(_SAMPLE).ids)
-        except Exception as error:  # the library raises plain Exception
-            kind = type(self.merged).__name__
-            raise FrontendError(
-                f"the tokenizer of {source.spec}, as {kind} of transformers makes it, cannot encode text: {error}; is "
-                "tokenizer_class in tokenizer_config.json right?"
-            ) from error
 
     def _spelled_out(self) -> dict[str, Any]:
         """Special tokens that tokenizer_config.json gives as bare objects, which transformers reads elsewhere only."""
@@ -142,41 +141,23 @@ def _plain(part: str, value: Any) -> Any:
 
 
 def _load(source: ModelSource, tokens: Mapping[str, Any]) -> Any:
-    from inferir.frontend.huggingface import api, one_line, quiet
+    from inferir.frontend.huggingface import api, quiet
 
     options: dict[str, Any] = {"trust_remote_code": source.trust_remote_code, "local_files_only": True, **tokens}
     if source.hub_id is not None:  # transformers knows some models by their id
         options["config"] = copy.deepcopy(source.config)
         options["config"]._name_or_path = source.hub_id
-    try:
-        with quiet(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    lacks = "" if (source.path / FILE).is_file() else " has no tokenizer.json, and its tokenizer"
+    what = f"{source.spec}{lacks or ': its tokenizer'} cannot be loaded by transformers"
+    with failures_as(what), quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
             return api().auto_tokenizer.from_pretrained(str(source.path), **options)
-    except FrontendError:
-        raise
-    except (Exception, RecursionError) as error:  # missing files, unknown classes, failed conversions
-        reason = one_line(error)
-        if "custom code" in str(error) and not source.trust_remote_code:
+        except ValueError as error:
+            if "custom code" not in str(error) or source.trust_remote_code:
+                raise
             reason = "it is implemented by code of its own, which is not run unless trust_remote_code is set"
-        lacks = "" if (source.path / FILE).is_file() else " has no tokenizer.json, and its tokenizer"
-        kind = "" if lacks else ": its tokenizer"
-        raise FrontendError(f"{source.spec}{lacks}{kind} cannot be loaded by transformers: {reason}") from error
-    except BaseException as error:  # a panic of the tokenizers library is not an Exception
-        if type(error).__name__ != "PanicException":
-            raise
-        raise FrontendError(f"{source.spec}: its tokenizer cannot be loaded: {one_line(error)}") from error
-
-
-def _parse(file: Path) -> Any:
-    import tokenizers
-
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(file))
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-    except Exception as error:  # the library raises plain Exception
-        raise FrontendError(f"{FILE} cannot be read: {' '.join(str(error).split())}") from error
-    return tokenizer
+            raise FrontendError(f"{what}: {reason}") from error
 
 
 def _added_token(token: Mapping[str, Any]) -> Any:
@@ -184,10 +165,6 @@ def _added_token(token: Mapping[str, Any]) -> Any:
 
     flags = {k: token[k] for k in ("lstrip", "rstrip", "single_word", "normalized") if isinstance(token.get(k), bool)}
     return tokenizers.AddedToken(token["content"], special=True, **flags)
-
-
-def _there(file: Path) -> bool:
-    return file.exists() or file.is_symlink()
 
 
 def _text(token: Any) -> Any:

@@ -19,6 +19,7 @@ from inferir.frontend.facts import token_ids
 from inferir.frontend.gguf_metadata import metadata
 from inferir.frontend.model import ModelSource
 from inferir.frontend.model_files import read_json
+from inferir.frontend.tokenizers_library import parse
 from inferir.ir.errors import FrontendError
 from inferir.ir.manifest import Decision
 
@@ -109,8 +110,10 @@ def _text(token: Any) -> str | None:
 
 
 def _from_gguf(source: ModelSource, dest: Path) -> _Exported:
+    from inferir.frontend.gguf_file import decisions
+
     templates = gguf_tokenizer.export(source.path, dest)
-    decided = (*gguf_tokenizer.decisions(source.path), *write_templates(templates, dest))
+    decided = (*decisions(source.path), *gguf_tokenizer.decisions(source.path), *write_templates(templates, dest))
     return _Exported(gguf_claims(metadata(source.path)), decided)
 
 
@@ -126,12 +129,7 @@ def _defaults(source: ModelSource) -> dict[str, Any]:
 
 
 def _facts(dest: Path, exported: _Exported) -> TokenizerFacts:
-    import tokenizers
-
-    try:
-        tokenizer = tokenizers.Tokenizer.from_buffer((dest / "tokenizer.json").read_bytes())
-    except Exception as error:  # the library raises plain Exception
-        raise FrontendError(f"tokenizer.json cannot be read: {error}") from error
+    tokenizer = parse(dest / "tokenizer.json")
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     special = read_json(dest / "special_tokens_map.json")
     added = tokenizer.get_added_tokens_decoder()

@@ -87,13 +87,24 @@ def find_model(artifact: Path, manifest: Manifest) -> str:
     """
     name = manifest.model.name.rpartition("/")[2]
     for folder in (Path(), artifact.resolve().parent):
-        for place in (folder / name, folder / f"{name}.gguf"):
+        for place in _named(folder, name):
             if place.is_file() or ((place / "config.json").is_file() and place.resolve() != artifact.resolve()):
                 return str(place)
     raise InferirError(
         f"{artifact} records no path of its model {manifest.model.name!r}, and there is no {name!r} here or beside it; "
         "name the model it was compiled from with --model"
     )
+
+
+def _named(folder: Path, name: str) -> list[Path]:
+    """What in `folder` a compile would call `name`, exact names first."""
+    from inferir.frontend.model_name import display_name
+
+    try:
+        there = sorted(folder.iterdir(), key=lambda p: (p.name != name, p.name))
+    except OSError:
+        return []
+    return [place for place in there if name in (place.name, display_name(place).rpartition("/")[2])]
 
 
 def _check_model(manifest: Manifest, source: Any) -> None:
