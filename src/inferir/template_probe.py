@@ -5,6 +5,7 @@ A model that was trained on the template's output ends its turn with that token,
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -55,6 +56,10 @@ def turn_end(template: ChatTemplate, control: Collection[str]) -> str | None:
     None if it writes another text there, if it cannot be rendered, or if the token also stands where turns begin: a
     template that starts the next turn at once says nothing about how one ends.
     """
+    tokens = [re.escape(token) for token in sorted(control, key=len, reverse=True) if token]
+    if not tokens:
+        return None
+    pattern = re.compile("|".join(tokens))
     system = (("system", _SYSTEM),)
     exchange = (("user", _USER), ("assistant", _ASSISTANT))
     for opening, first in ((system, _SYSTEM), ((), _USER)):  # with a system message, no default one is put in
@@ -64,50 +69,41 @@ def turn_end(template: ChatTemplate, control: Collection[str]) -> str | None:
     else:
         return None
     before, _, tail = text.rpartition(_ASSISTANT)
-    found = _first(tail.lstrip(), control)
-    if found is None or found in _openers(text, before, first, control):
+    found = _first(tail.lstrip(), pattern)
+    if found is None or found in _openers(text, before, first, pattern):
         return None
     longer = _render(template, (*opening, *exchange, ("user", _NEXT), ("assistant", _ASSISTANT)))
     between = "" if longer is None else longer.partition(_NEXT)[0].rpartition(_ASSISTANT)[2].lstrip()
-    again = _first(between, control) == found
+    again = _first(between, pattern) == found
     return found if again or found not in before else None
 
 
-def _openers(text: str, before: str, first: str, control: Collection[str]) -> set[str]:
+def _openers(text: str, before: str, first: str, control: re.Pattern[str]) -> set[str]:
     """Control tokens that begin turns: all before the first text, and the last of several before each other text.
 
     A single one between two texts may end the one or begin the other; before the first text there is nothing to end.
     """
-    out = set(_tokens(text.partition(first)[0], control))
+    out = set(control.findall(text.partition(first)[0]))
     system = "" if first == _USER else text.partition(first)[2].partition(_USER)[0]
     for gap in (system, before.rpartition(_USER)[2]):
-        tokens = _tokens(gap, control)
+        tokens = control.findall(gap)
         out.update(tokens[-1:] if len(tokens) > 1 else [])
     return out
 
 
-def _first(text: str, control: Collection[str]) -> str | None:
+def _first(text: str, control: re.Pattern[str]) -> str | None:
     """The control token that `text` begins with, the longest of several."""
-    return max((token for token in control if token and text.startswith(token)), key=len, default=None)
-
-
-def _tokens(text: str, control: Collection[str]) -> list[str]:
-    """All control tokens in `text`, in order."""
-    out, place = [], 0
-    while place < len(text):
-        token = _first(text[place:], control)
-        if token is not None:
-            out.append(token)
-        place += len(token) if token else 1
-    return out
+    found = control.match(text)
+    return found[0] if found else None
 
 
 def _render(template: ChatTemplate, turns: Sequence[tuple[str, str]], prompt: bool = False) -> str | None:
     messages = [{"role": role, "content": content} for role, content in turns]
     try:
-        return template.render(messages, add_generation_prompt=prompt)
+        text = template.render(messages, add_generation_prompt=prompt)
     except InferirError:
         return None
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass")  # a plain text, without origins
 
 
 def _reason(template: ChatTemplate) -> str:
