@@ -98,6 +98,30 @@ def test_the_models_name_finds_it_beside_the_artifact(
     assert cli("verify", art, "--quick", "--json").json["model"] == str(tmp_path / manifest.model.name)
 
 
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("Mk-1.5B-Q4_K", "Mk-1.5B-Q4_K.gguf"),
+        ("Mk-1.5B", "Mk-1.5B.GGUF"),
+        ("Big-1.5B", "Big-1.5B-00001-of-00002.gguf"),
+        ("org/Mk-1.5B-Instruct", "Mk-1.5B-Instruct/config.json"),
+        ("odd [a-z] *name", "odd [a-z] *name.gguf"),
+    ],
+)
+def test_a_model_is_found_by_the_name_that_a_compile_gave_it(
+    name: str, file: str, tiny_artifact: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / file
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(b"GGUF")
+    if "-00001-of-" in file:
+        (tmp_path / file.replace("00001", "00002", 1)).write_bytes(b"GGUF")
+    manifest = read_manifest(tiny_artifact)
+    manifest = msgspec.structs.replace(manifest, model=msgspec.structs.replace(manifest.model, name=name))
+    found = find_model(tmp_path / "art", manifest)
+    assert found == str(place.parent if place.name == "config.json" else place)
+
+
 def test_a_missing_model_is_one_line(fails: Callable[..., str], tiny_artifact: Path, tmp_path: Path) -> None:
     art = shutil.copytree(tiny_artifact, tmp_path / "art")
     assert "name the model it was compiled from with --model" in fails("verify", art)
