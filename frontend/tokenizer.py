@@ -20,7 +20,6 @@ from inferir.frontend.gguf_metadata import metadata
 from inferir.frontend.model import ModelSource
 from inferir.frontend.model_files import read_json
 from inferir.frontend.tokenizers_library import parse
-from inferir.ir.errors import FrontendError
 from inferir.ir.manifest import Decision
 
 COPIED = ("added_tokens.json", "generation_config.json")
