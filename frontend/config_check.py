@@ -34,9 +34,9 @@ _DEEPEST = 64
 
 def check_config(config: Mapping[str, Any]) -> None:
     """Refuse sizes that are no positive numbers, and numbers that are not finite. Raises `FrontendError` by key."""
-    for key, value in _numbers(config, "", 0):
-        if math.isnan(value) or (math.isinf(value) and key.partition("[")[0].rpartition(".")[2] not in _UNBOUNDED):
-            raise FrontendError(f"config.json: {key} is {value}, not a finite number")
+    for key, number in _numbers(config, "", 0):
+        if math.isnan(number) or (math.isinf(number) and key.partition("[")[0].rpartition(".")[2] not in _UNBOUNDED):
+            raise FrontendError(f"config.json: {key} is {number}, not a finite number")
     for where, part in parts(config):
         for key in _COUNTS:
             count = part.get(key)

@@ -18,7 +18,7 @@ from inferir.frontend.end_ids import Claim, config_claims, gguf_claims
 from inferir.frontend.facts import token_ids
 from inferir.frontend.gguf_metadata import metadata
 from inferir.frontend.model import ModelSource
-from inferir.frontend.model_files import read_json
+from inferir.frontend.model_files import optional_json, read_json
 from inferir.frontend.tokenizers_library import parse
 from inferir.ir.manifest import Decision
 
@@ -75,10 +75,10 @@ def export_tokenizer(source: ModelSource, dest: Path) -> TokenizerFacts:
 def _from_folder(source: ModelSource, dest: Path) -> _Exported:
     from inferir.frontend.folder_tokenizer import FolderTokenizer
 
+    templates = folder_templates(source.path, optional_json(source.path / "tokenizer_config.json"))
     tokenizer = FolderTokenizer(source)
     tokenizer.check()
     claims = config_claims(source.generation_config, source.stated_config)
-    templates = folder_templates(source.path, tokenizer.config)
     for name in COPIED:
         if (source.path / name).is_file():
             shutil.copyfile(source.path / name, dest / name)

@@ -46,10 +46,12 @@ def _check_merges(raw: bytes) -> None:
         return
     document = json.loads(raw)
     model = document.get("model") if isinstance(document, Mapping) else None
-    prefix = model.get("continuing_subword_prefix") if isinstance(model, Mapping) else None
-    if not isinstance(prefix, str) or not prefix or not isinstance(model.get("merges"), list):
+    if not isinstance(model, Mapping):
         return
-    for merge in model["merges"]:
+    prefix, merges = model.get("continuing_subword_prefix"), model.get("merges")
+    if not isinstance(prefix, str) or not prefix or not isinstance(merges, list):
+        return
+    for merge in merges:
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str) and not pair[1].startswith(prefix):
             raise FrontendError(
