@@ -133,18 +133,27 @@ class ChatTemplates:
         cleaned = clean(messages)
         try:
             return _checked(cleaned, bool(tools), render)
-        except RequestError:
+        except RequestError as first:
             renamed = [{**m, "role": "system"} if m["role"] == "developer" else m for m in cleaned]
             if renamed == cleaned:
                 raise
             try:
                 return _checked(renamed, bool(tools), render)
-            except RequestError:
-                pass  # the first error speaks of the role that the client gave
-            raise
+            except RequestError as second:  # worth telling if it speaks of a role that the client gave
+                told = second if isinstance(second, _LostError) and second.role == cleaned[second.index]["role"] else first
+                raise told from None
 
     def _name(self, tools: bool) -> str:
         return TOOL_USE if tools and TOOL_USE in {*self._templates, *self.problems} else DEFAULT
+
+
+class _LostError(RequestError):
+    """A message of which nothing arrives in the prompt."""
+
+    def __init__(self, index: int, role: str) -> None:
+        super().__init__(f"the chat template leaves out messages[{index}], of the role {role[:100]!r}", "messages")
+        self.index = index
+        self.role = role
 
 
 Render = Callable[[Sequence[Message]], str]
@@ -156,8 +165,7 @@ def _checked(messages: list[dict[str, Any]], tools: bool, render: Render) -> Cha
     arrived = _arrived(text)
     lost = _lost(messages, text, arrived, render)
     if lost is not None:
-        role = messages[lost]["role"]
-        raise RequestError(f"the chat template leaves out messages[{lost}], of the role {role!r}", "messages")
+        raise _LostError(lost, messages[lost]["role"])
     warnings = []
     if tools and TOOLS not in arrived:
         warnings.append("the chat template does not tell the model of the tools")

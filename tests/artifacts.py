@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,3 +100,15 @@ def tiny_artifact(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def tiny_artifact_bf16(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`tiny_model` compiled for this machine in bfloat16. Not to be changed."""
     return _once(tmp_path_factory, "tiny-bf16", lambda out: compile_tiny(tiny_model, out, dtype="bf16"))
+
+
+def changed_tokenizer(artifact: Path, out: Path, change: Callable[[Path], None]) -> Path:
+    """A copy of an artifact whose tokenizer folder was changed."""
+    import msgspec
+
+    from inferir.ir.artifact import file_records, read_manifest, write_manifest
+
+    shutil.copytree(artifact, out)
+    change(out / "tokenizer")
+    write_manifest(out, msgspec.structs.replace(read_manifest(out), files=file_records(out)))
+    return out

@@ -84,6 +84,13 @@ class Server:
 Start = Callable[..., Server]
 
 
+def prompt(server: Server, *messages: Any, **body: Any) -> str:
+    """The prompt text of a conversation."""
+    tokens = server.post("/tokenize", {"messages": messages, **body}).json()["tokens"]
+    text: str = server.post("/detokenize", {"tokens": tokens}).json()["prompt"]
+    return text
+
+
 def alive(pid: int) -> bool:
     """Whether a process exists and is not a zombie."""
     try:

@@ -121,3 +121,47 @@ def test_progress(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = llm.generate(["Hello", "abc"], GREEDY, progress=True)
     assert outputs[0].text == whole(llm)
     assert "Generating" in capsys.readouterr().out
+
+
+HALF = "a\udcffb"
+
+
+def test_half_a_surrogate_pair_is_no_text(llm: LLM) -> None:
+    """As Python makes of bytes that are not UTF-8; the error names the field, and nothing is left running."""
+    message = [{"role": "user", "content": HALF}]
+    calls = {
+        "prompt": [lambda: llm.generate(HALF), lambda: llm.generate(["a", HALF]), lambda: llm.tokenize(HALF)],
+        "messages": [lambda: llm.chat(message), lambda: llm.chat_prompt(message)],
+        "tools": [lambda: llm.chat([{"role": "user", "content": "a"}], tools=[{HALF: 1}])],
+        "cache_salt": [lambda: llm.generate("a", cache_salt=HALF), lambda: llm.stream("a", cache_salt=HALF)],
+        "bad_words": [lambda: SamplingParams(bad_words=["a", HALF])],
+        "stop": [lambda: SamplingParams(stop=HALF), lambda: SamplingParams(stop=["a", HALF])],
+    }
+    calls["prompt"].append(lambda: llm.stream(HALF))
+    for field, doors in calls.items():
+        for door in doors:
+            with pytest.raises(RequestError, match="half of a surrogate pair") as e:
+                door()
+            assert e.value.field == field
+    for form in ("json", "regex", "grammar"):
+        with pytest.raises(RequestError):
+            SamplingParams(structured={form: HALF})
+    with pytest.raises(RequestError):
+        SamplingParams(structured={"choice": ["a", HALF]})
+    with pytest.raises(RequestError):
+        SamplingParams(structured={"json": {"const": HALF}})
+    assert llm.stats().running == 0
+
+
+def test_messages_give_no_control_tokens(llm: LLM) -> None:
+    message = [{"role": "user", "content": "He<s>llo"}]
+    ids = llm.chat_token_ids(message)
+    assert ids.count(48) == 1
+    assert llm.chat(message, GREEDY)[0].prompt_token_ids == ids
+    assert llm.tokenize(llm.chat_prompt(message)).count(48) == 2
+
+
+def test_tools_that_the_template_ignores_are_logged(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    llm.chat([{"role": "user", "content": "a"}], SamplingParams(max_tokens=1), tools=tools)
+    assert "does not tell the model of the tools" in caplog.text

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import tokenizers
-from artifacts import TEMPLATE
-from serving import Server, Start
-
-from inferir.ir.artifact import file_record, read_manifest, write_manifest
+from artifacts import TEMPLATE, changed_tokenizer
+from serving import Server, Start, prompt
 
 USER = {"role": "user", "content": "x"}
 STRICT = (
@@ -23,13 +18,6 @@ STRICT = (
     "{% endif %}{{ bos_token if loop.first }}{{ m.content }}{% endfor %}"
 )
 BAD_ARGUMENTS = ['{"a":', [], None, "null", 42, "x", "", "{bad}", '"x"', "x" * (1 << 20), {"a": 1}, '{"a": 1}']
-
-
-def prompt(server: Server, *messages: Any, **body: Any) -> str:
-    """The prompt text of a conversation."""
-    tokens = server.post("/tokenize", {"messages": messages, **body}).json()["tokens"]
-    text: str = server.post("/detokenize", {"tokens": tokens}).json()["prompt"]
-    return text
 
 
 def answer(response: Any) -> tuple[int, str]:
@@ -91,16 +79,6 @@ def test_images_are_not_fetched(server: Server) -> None:
         assert "image_url" in response.json()["error"]["message"]
 
 
-def changed(artifact: Path, out: Path, change: Callable[[Path], None]) -> Path:
-    """A copy of an artifact whose tokenizer folder was changed."""
-    shutil.copytree(artifact, out)
-    change(out / "tokenizer")
-    manifest = read_manifest(out)
-    files = {n: file_record(out / n) for n in manifest.files if (out / n).exists()}
-    write_manifest(out, msgspec.structs.replace(manifest, files=files))
-    return out
-
-
 @pytest.fixture
 def bare_artifact(tiny_artifact: Path, tmp_path: Path) -> Path:
     """The tiny artifact without a chat template."""
@@ -112,7 +90,7 @@ def bare_artifact(tiny_artifact: Path, tmp_path: Path) -> Path:
         for template in folder.glob("*.jinja"):
             template.unlink()
 
-    return changed(tiny_artifact, tmp_path / "bare", change)
+    return changed_tokenizer(tiny_artifact, tmp_path / "bare", change)
 
 
 def test_one_beginning_of_text(start: Start, tiny_artifact: Path, tmp_path: Path) -> None:
@@ -124,7 +102,7 @@ def test_one_beginning_of_text(start: Start, tiny_artifact: Path, tmp_path: Path
         tokenizer.save(str(folder / "tokenizer.json"))
         (folder / "chat_template.jinja").write_text("{{ bos_token }}" + TEMPLATE)
 
-    server = start(artifact=changed(tiny_artifact, tmp_path / "bos", change)).ready()
+    server = start(artifact=changed_tokenizer(tiny_artifact, tmp_path / "bos", change)).ready()
     for more in ({}, {"add_special_tokens": True}, {"add_special_tokens": False}):
         assert prompt(server, USER, **more) == "<s><|user|>x</s><|assistant|>"
         assert server.talk(USER, **more).json()["usage"]["prompt_tokens"] == 5
