@@ -140,8 +140,8 @@ class ChatTemplates:
             try:
                 return _checked(renamed, bool(tools), render)
             except RequestError as second:  # worth telling if it speaks of a role that the client gave
-                told = second if isinstance(second, _LostError) and second.role == cleaned[second.index]["role"] else first
-                raise told from None
+                given = isinstance(second, _LostError) and second.role == cleaned[second.index]["role"]
+                raise (second if given else first) from None
 
     def _name(self, tools: bool) -> str:
         return TOOL_USE if tools and TOOL_USE in {*self._templates, *self.problems} else DEFAULT

@@ -79,8 +79,8 @@ FAMILIES = {
     ),
     "calls without the text beside them": (
         "{% for m in messages %}{% if m.tool_calls is defined %}[CALLS]{{ m.tool_calls | tojson }}"
-        "{% elif m.role == 'tool' %}[RESULT]{{ {'content': m.content} | tojson }}{% else %}[{{ m.role }}]{{ m.content }}"
-        "{% endif %}{% endfor %}"
+        "{% elif m.role == 'tool' %}[RESULT]{{ {'content': m.content} | tojson }}"
+        "{% else %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}"
     ),
     "earlier reasoning is cut": (
         "{% for m in messages %}{% set text = m.content %}{% if m.role == 'assistant' and '</think>' in text %}"
