@@ -73,9 +73,9 @@ def test_messages_and_tools_that_a_template_leaves_out(start: Start, tmp_path: P
         message = {"role": role, "content": "lost", "tool_call_id": "1"}
         for response in (server.talk(USER, message), server.post("/tokenize", {"messages": [USER, message]})):
             error = response.json()["error"]
-            assert (response.status_code, error["param"]) == (400, "messages")
+            assert (response.status_code, error["param"].split("[")[0]) == (400, "messages")
             assert "messages[1]" in error["message"]
-            assert repr(role) in error["message"]
+            assert role in error["message"]
     assert prompt(server, {"role": "developer", "content": "d"}, USER).startswith("<|system|>d</s>")
     for choice in ("auto", "none"):
         response = server.talk(USER, tools=[TOOL], tool_choice=choice)
