@@ -27,7 +27,10 @@ from inferir.ir.cache_key import JSON, CacheKey, Difference, differences, leaves
 from inferir.ir.errors import CacheError
 
 _log = logging.getLogger(__name__)
-_NOT_USED = "it is neither used nor removed. The cache may hold no links, and nobody but you and root may write to it"
+_NOT_USED = (
+    "it is neither used nor removed. A cache holds no links, and nobody but you and root may write to it: "
+    "mend that (chmod, chown), or set INFERIR_CACHE to another folder"
+)
 _ADVICE = "free or unlock that folder, or set INFERIR_CACHE to another one, or to off for none"
 
 

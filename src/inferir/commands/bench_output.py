@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferir.commands.console import table
+from inferir.ir.atomic_file import replace_file
 from inferir.ir.errors import InferirError
 
 if TYPE_CHECKING:
@@ -65,7 +67,12 @@ class Output:
             axes.set_xlabel(f"{name}, {unit}")
             axes.grid(alpha=0.3)
         panels[0].set_ylabel("% at or below")
-        figure.savefig(self._path)
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=self._path.suffix[1:].lower())
+        try:
+            replace_file(self._path, drawn.getvalue())
+        except OSError as error:
+            raise InferirError(f"{self._path}: cannot be written: {error.strerror or error}") from None
 
 
 def _matplotlib(module: str) -> Any:
