@@ -52,7 +52,8 @@ def test_what_is_in_the_folder_fits_into_an_address(monkeypatch: pytest.MonkeyPa
     os.mkdir(folder)
     use(monkeypatch, folder)
     private = make_socket_folder()
-    assert str(private).startswith(folder)
+    assert str(private.path).startswith(folder)
     with socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(str(private / "engine"))
+        sock.bind(str(private.path / "engine"))
+    private.remove()
     shutil.rmtree(top)
