@@ -96,7 +96,10 @@ class Engine:
         plan = self.scheduler.schedule()
         for request in plan.preempted:
             self.batch.release(request)
-        updates = [self._fail(request, f"its grammar cannot be used: {error}") for request, error in plan.failed]
+        updates = []
+        for request, failure in plan.failed:
+            request.internal = not isinstance(failure, RequestError)
+            updates.append(self._fail(request, f"its grammar cannot be used: {failure}"))
         if not plan.scheduled:
             if not updates:
                 self._await_grammar()
@@ -281,7 +284,7 @@ class Engine:
                 try:
                     self.batch.constrain(row, request.matcher.fill)
                 except Exception as error:  # it ends this request, once the step has run for the others
-                    request.error = f"its grammar failed: {error}"
+                    _blame_grammar(request, error)
 
     def _deliver_all(self, step: PreparedStep, outputs: StepOutputs) -> list[Update]:
         now = time.monotonic()
@@ -295,21 +298,23 @@ class Engine:
             if not request.outputs:
                 request.timing.first_token = request.timing.first_token or now
             request.timing.last_token = now
-            if token < 0 and self._complete(request, outputs, row):
+            if token < 0 and row < len(outputs.logits) and np.isnan(outputs.logits[row]).any():
+                request.error, request.internal = "the logits are not numbers", True
+            if token < 0 and self._complete(request):
                 updates.append(self._finish(request, None, "", "stop", None))
             else:
                 updates.append(self._deliver(request, token, logprobs))
         return updates
 
     @staticmethod
-    def _complete(request: Request, outputs: StepOutputs, row: int) -> bool:
+    def _complete(request: Request) -> bool:
         """Whether no token can follow because the text of a grammar is complete, and only its end is left."""
-        if request.matcher is None or request.error is not None or np.isnan(outputs.logits[row]).any():
+        if request.matcher is None or request.error is not None:
             return False
         try:
             return request.matcher.end()
         except Exception as error:  # as in `_problem`
-            request.error = f"its grammar failed: {error}"
+            _blame_grammar(request, error)
             return False
 
     def _deliver(self, request: Request, token: int, logprobs: TokenLogprobs | None) -> Update:
@@ -345,10 +350,13 @@ class Engine:
         if not 0 <= token < self.limits.vocab_size:
             return "no token can follow: every one is excluded, or the logits are not numbers"
         try:
-            accepted = request.matcher is None or request.matcher.accept(token)
+            if request.matcher is None or request.matcher.accept(token):
+                return None
         except Exception as error:  # whatever a grammar does wrong, it ends this request only
-            return f"its grammar failed: {error}"
-        return None if accepted else f"token {token} does not fit its grammar"
+            _blame_grammar(request, error)
+            return request.error
+        request.internal = True  # the device drew what the mask excludes
+        return f"token {token} does not fit its grammar"
 
     def _fail(self, request: Request, error: str) -> Update:
         request.error = f"request {request.id!r} cannot go on: {error}"
@@ -412,3 +420,8 @@ def _seed(seed: int | None, index: int) -> int:
         digest = hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=4).digest()
         return int.from_bytes(digest, "little", signed=True)
     return seed_i32(seed)
+
+
+def _blame_grammar(request: Request, error: Exception) -> None:
+    """Note that following the grammar of `request` failed; a `RequestError` is the fault of the grammar itself."""
+    request.error, request.internal = f"its grammar failed: {error}", not isinstance(error, RequestError)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class EngineGrammars:
-    """Compiles grammars for an engine's vocabulary, in processes of their own; nothing is loaded before the first."""
+    """Compiles grammars for an engine's vocabulary, in threads of their own; nothing is loaded before the first."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -23,7 +23,7 @@ class EngineGrammars:
     def compile(self, spec: StructuredSpec) -> Future[Grammar]:
         """Start to compile a grammar; the future raises `RequestError` if that cannot be done.
 
-        Raises `RequestError` naming the field if the engine cannot follow grammars, or too many are waiting.
+        Raises `RequestError` naming the field if the engine cannot follow grammars, `QueueFullError` if too many wait.
         """
         engine = self._engine
         if "bitmask" not in engine.executor.inputs:
@@ -39,7 +39,7 @@ class EngineGrammars:
         return cast("Future[Grammar]", future)
 
     def close(self) -> None:
-        """End the processes."""
+        """End the threads."""
         if self._compiler is not None:
             self._compiler.close()
             self._compiler = None

@@ -98,9 +98,9 @@ class Request:
     numbers go first, under the policy of that name. order: its place among requests of equal priority. hashes: the hash
     chain of its blocks, None without prefix caching. committed: leading blocks that others may find. enders: tokens
     that end its text. rules: what it does to its logits. cached_tokens: prompt tokens that were found in the cache when
-    it was first admitted. grammar, leader: what it waits for before it is admitted: a grammar to be compiled, a request
-    whose prompt it shares. prompt_logprobs: grows with the prompt's computed part if asked for; its first entry is
-    None.
+    it was first admitted. error, internal: why it failed, and whether that is no fault of its own. grammar, leader:
+    what it waits for before it is admitted: a grammar to be compiled, a request whose prompt it shares.
+    prompt_logprobs: grows with the prompt's computed part if asked for; its first entry is None.
     """
 
     id: str
@@ -117,6 +117,7 @@ class Request:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     error: str | None = None
+    internal: bool = False
     preemptions: int = 0
     priority: int = 0
     cache_salt: str | None = None

@@ -40,11 +40,18 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
     ids = truncate(await service.chat_tokens(body, headers, must_fit), body, service.max_model_len)
     service.check_prompt(ids, "messages")
     check_priority(service, body)
-    generation = Generation(service.client, [ids], params, wish(body, use.spec if use else None))
+    generation = Generation(service.client, [ids], params, wish(body, *_structure(use)))
     answer = _Answer(service, body, generation, use)
     await while_connected(request, generation.start())
     events = answer.stream(usage, continuous) if body.get("stream") else None
     return await answered(request, answer.whole, events, generation.close, headers)
+
+
+def _structure(use: ToolUse | None) -> tuple[Any, Any]:
+    """What tools add to the structure of an answer, as `wish` takes it."""
+    if use is None:
+        return None, None
+    return use.spec, None if use.forced else use.beside
 
 
 class _Answer:

@@ -349,7 +349,7 @@ class EngineClient:
         if self.observer is not None:
             self.observer.observe(job, event)
         if event.finish_reason == "error":
-            status = 400 if job.constrained else 500
+            status = 400 if job.constrained and not event.internal else 500
             job.inbox.put_nowait((job.index, ApiError(status, event.error or "the request failed")))
         else:
             job.inbox.put_nowait((job.index, event))

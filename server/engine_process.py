@@ -104,15 +104,15 @@ class EngineProcess:
         else:
             self.compiling[message.id] = requests
 
-    def _refuse(self, id: str, error: BaseException) -> None:
+    def _refuse(self, id: str, error: BaseException, *, internal: bool = False) -> None:
         field = error.field if isinstance(error, RequestError) else None
-        self.send(m.Refused(id, str(error), field, isinstance(error, QueueFullError)))
+        self.send(m.Refused(id, str(error), field, isinstance(error, QueueFullError), internal))
 
     def _grammar(self, spec: m.Spec) -> Future[Grammar]:
-        """Start to compile a grammar, in yet another process."""
+        """Start to compile a grammar, in a thread. The server has checked what can be checked before."""
         from inferir.runtime.structured import StructuredSpec
 
-        return self.grammars.compile(StructuredSpec(spec.kind, spec.value, spec.source))  # type: ignore[arg-type]
+        return self.grammars.compile(StructuredSpec.checked(spec.kind, spec.value, spec.source))
 
     def _step(self) -> None:
         updates = self.engine.step()
@@ -131,7 +131,7 @@ class EngineProcess:
                 if error is None:
                     self.send(m.Accepted(name))
                 else:
-                    self._refuse(name, error)
+                    self._refuse(name, error, internal=not isinstance(error, RequestError))
 
     def close(self) -> None:
         self.grammars.close()
@@ -148,6 +148,7 @@ def _event(update: Update) -> m.TokenEvent:
         stop_reason=update.stop_reason,
         logprobs=_logprobs(update.logprobs),
         error=request.error,
+        internal=request.internal,
     )
     first = len(request.outputs) == 1 and update.token is not None
     if first:

@@ -49,7 +49,7 @@ class ApiError(Exception):
     def refused(refusal: Refused) -> ApiError:
         if refusal.busy:
             return ApiError(429, refusal.message, code="queue_full", headers={"retry-after": "1"})
-        return ApiError(400, refusal.message, refusal.field)
+        return ApiError(500 if refusal.internal else 400, refusal.message, refusal.field)
 
 
 def too_large(limit: int) -> ApiError:

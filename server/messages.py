@@ -69,12 +69,13 @@ class Accepted(msgspec.Struct, array_like=True, tag=True):
 
 
 class Refused(msgspec.Struct, array_like=True, tag=True):
-    """The engine does not take an `Add`; `busy` if it may take it later."""
+    """The engine does not take an `Add`; `busy` if it may later, `internal` if that is no fault of the `Add`."""
 
     id: str
     message: str
     field: str | None
     busy: bool = False
+    internal: bool = False
 
 
 class Logprobs(msgspec.Struct, array_like=True):
@@ -90,7 +91,7 @@ class TokenEvent(msgspec.Struct, array_like=True):
     """One `Update` of the engine.
 
     With a request's first token come `queued`, the seconds it waited, and `prompt_logprobs` if it wants them.
-    error: why it failed, if finish_reason is "error".
+    error, internal: why it failed, if finish_reason is "error", and whether that is no fault of the request.
     """
 
     id: str
@@ -102,6 +103,7 @@ class TokenEvent(msgspec.Struct, array_like=True):
     logprobs: Logprobs | None = None
     prompt_logprobs: list[Logprobs | None] | None = None
     error: str | None = None
+    internal: bool = False
 
 
 class Stats(msgspec.Struct, array_like=True, tag=True):

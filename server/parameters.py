@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from inferir.ir.errors import RequestError
@@ -49,17 +49,27 @@ def check_priority(service: Service, body: Mapping[str, Any]) -> None:
         raise ApiError.invalid(text, "priority")
 
 
-def wish(body: Mapping[str, Any], forced: StructuredSpec | None = None) -> Wish:
-    """What else the engine is asked for; `forced`: the grammar of a tool call."""
+def wish(
+    body: Mapping[str, Any],
+    forced: StructuredSpec | None = None,
+    beside_calls: Callable[[StructuredSpec], StructuredSpec] | None = None,
+) -> Wish:
+    """What else the engine is asked for. forced: the grammar of a tool call. beside_calls: makes the grammar of a text
+    or calls from that of the text.
+    """
     spec = forced
     form = body.get("response_format") or {"type": "text"}
     if form != {"type": "text"} or body.get("structured_outputs"):
         from inferir.runtime.structured.fields import structured_spec
 
         if forced is not None:
-            raise ApiError.invalid("a forced tool call and another structure exclude each other", "tool_choice")
+            other = "structured_outputs" if body.get("structured_outputs") else "response_format"
+            text = f"tool_choice forces a call, and {other} asks for another text; they exclude each other"
+            raise ApiError.invalid(text, "tool_choice")
         try:
             spec = structured_spec(body)
+            if spec is not None and beside_calls is not None:
+                spec = beside_calls(spec)
         except RequestError as error:
             raise ApiError.from_request_error(error) from None
     structured = None

@@ -10,7 +10,7 @@ from typing import Any
 from inferir.ir.errors import RequestError
 from inferir.runtime.structured.spec import StructuredSpec
 from inferir.runtime.structured.tool_parser import CLOSE, OPEN, CallArguments, CallStart, Content, Event, ToolParser
-from inferir.runtime.structured.tools import Tool, chosen_tools, forced_spec, parse_tools
+from inferir.runtime.structured.tools import Tool, chosen_tools, forced_spec, parse_tools, text_or_calls
 from inferir.runtime.tokenizer import Tokenizer
 from inferir.runtime.tool_style import Style
 from inferir.server.errors import ApiError
@@ -31,6 +31,18 @@ class ToolUse:
     spec: StructuredSpec | None = None
     parallel: bool = True
     marks: Mapping[str, int] = field(default_factory=dict)
+    tools: tuple[Tool, ...] = ()
+
+    def beside(self, spec: StructuredSpec) -> StructuredSpec:
+        """The structure of an answer that is a text of `spec`, or calls. Raises `RequestError`."""
+        field_name = spec.source.split(".")[0]
+        if spec.kind != "json_schema":
+            raise RequestError(
+                f"{field_name} ({spec.kind}) and tools exclude each other, as it leaves no room for a call; use a JSON "
+                'schema, or tool_choice "none"',
+                field_name,
+            )
+        return text_or_calls(spec, self.tools, self.style, parallel=self.parallel)
 
     def reader(self) -> CallReader:
         return CallReader(ToolParser(self.style, self.names, self.marks), most=None if self.parallel else 1)
@@ -48,7 +60,9 @@ def tool_use(body: Mapping[str, Any], style: Style, tokenizer: Tokenizer | None 
         if chosen is None:
             names = frozenset(t.name for t in tools)
             skipped = style == "hermes" and body.get("skip_special_tokens") is not False
-            return ToolUse(style, names, parallel=parallel, marks=_special_marks(tokenizer) if skipped else {})
+            return ToolUse(
+                style, names, parallel=parallel, marks=_special_marks(tokenizer) if skipped else {}, tools=tools
+            )
         names = frozenset(t.name for t in chosen)
         return ToolUse("json", names, True, choice != "required", forced_spec(chosen), parallel)
     except RequestError as error:

@@ -1,111 +1,121 @@
-"""From a specification to a serialized grammar. Runs in the worker process, where it may take time, memory or die."""
+"""From a specification to a grammar of the core, compiled and tried."""
 
 from __future__ import annotations
 
 import json
 import random
-import re
 import time
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from inferir.runtime.structured.binding import Core
-from inferir.runtime.structured.schema import explicit_schema, patterns
+from inferir.ir.errors import InferirError, RequestError
+from inferir.runtime.structured import regexes
+from inferir.runtime.structured.binding import Core, lark
+from inferir.runtime.structured.gbnf import GbnfError, parse
+from inferir.runtime.structured.gbnf_lark import to_lark
+from inferir.runtime.structured.grammar import Grammar, GrammarLimitError, first_line
+from inferir.runtime.structured.schema_form import core_schema, unwritable
+from inferir.runtime.structured.spec import StructuredSpec
+from inferir.runtime.structured.tool_parser import CLOSE, OPEN
 from inferir.runtime.structured.vocabulary import Vocabulary
 
-MAX_WHITESPACE = 5
-"""Blanks between two tokens of JSON: room for a line break and two levels of indentation, which models write unasked
-(less makes their text worse), and few enough that a model which loves blanks still comes to an end."""
-
 _WALK_TOKENS = 48
-_LOG_PREFIX = re.compile(r"^\[[\d:]+\] \S+:\d+: ")
+_REASONS = {
+    "fuel": "it is too complex; make it simpler",
+    "precomputation": "it is too complex; make it simpler",
+    "too big": "it is too complex; make it simpler",
+    "too large": "it is too complex; make it simpler",
+    "recursion limit": "it is nested too deeply",
+}
 
 
-class Job(msgspec.Struct, frozen=True):
-    """What to compile. step_seconds: processor time that one token may take later; max_bytes: size of the result."""
-
-    kind: str
-    value: str | tuple[str, ...] | None
-    step_seconds: float
-    max_bytes: int
-
-
-class Result(msgspec.Struct, frozen=True):
-    """The serialized grammar, or the reason why there is none."""
-
-    grammar: str | None = None
-    reason: str | None = None
+def build(
+    core: Core, tokenizer: Any, vocabulary: Vocabulary, spec: StructuredSpec, limits: Any, step_seconds: float
+) -> Grammar:
+    """Compile `spec` and walk it a little. Raises `RequestError` naming its field and what is wrong."""
+    matcher = core.matcher(tokenizer, grammar_text(spec, vocabulary), limits)
+    if matcher.is_error():
+        raise _refusal(spec, matcher.get_error())
+    walk(lambda: Grammar(matcher.deep_copy(), vocabulary, spec.error), vocabulary, spec.error, step_seconds)
+    return Grammar(matcher, vocabulary, spec.error)
 
 
-def build(core: Core, info: Any, vocabulary: Vocabulary, job: Job) -> Result:
-    """Compile, measure and serialize. Every failure is a reason, except for the death of the process."""
-    try:
-        compiled = _compile(core, core.compiler(info), job)
-        reason = _walk(core, compiled, vocabulary, job.step_seconds)
-        if reason is not None:
-            return Result(reason=reason)
-        if core.memory_bytes(compiled) > job.max_bytes:
-            return Result(reason=f"its compiled form exceeds {job.max_bytes >> 20} MiB; make it simpler")
-        text = core.serialize(compiled)
-    except MemoryError:
-        return Result(reason="it takes too much memory to compile; make it simpler")
-    except (RuntimeError, ValueError, TypeError) as e:
-        message = _LOG_PREFIX.sub("", str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__)
-        if "bad_alloc" in message:
-            message = "it takes too much memory to compile; make it simpler"
-        return Result(reason=message)
-    if len(text) > 4 * job.max_bytes:
-        return Result(reason=f"its compiled form exceeds {4 * job.max_bytes >> 20} MiB; make it simpler")
-    return Result(grammar=text)
-
-
-def choice_grammar(choices: tuple[str, ...]) -> str:
-    """A grammar of exactly these strings."""
-    return "root ::= " + " | ".join(f'"{_escape(c)}"' for c in dict.fromkeys(choices))
-
-
-def _compile(core: Core, compiler: Any, job: Job) -> Any:
-    value = job.value
-    if job.kind == "json_object":
-        return core.from_json_schema(compiler, '{"type": "object"}', strict=False, whitespace=MAX_WHITESPACE)
-    if job.kind == "choice":
-        assert isinstance(value, tuple)
-        return core.from_ebnf(compiler, choice_grammar(value))
-    assert isinstance(value, str)
-    if job.kind == "regex":
-        return core.from_regex(compiler, value)
-    if job.kind == "grammar":
-        return core.from_ebnf(compiler, value)
+def grammar_text(spec: StructuredSpec, vocabulary: Vocabulary) -> str:
+    """The grammar of `spec` for the core. Raises `RequestError` naming its field and what is wrong."""
+    value = spec.value
+    match spec.kind:
+        case "json_object":
+            return lark("start: @json", {"json": core_schema({"type": "object"})})
+        case "choice":
+            return lark("start: CHOICE\nCHOICE: " + " | ".join(json.dumps(c) for c in dict.fromkeys(value)))
+        case "regex":
+            return lark(f"start: {regexes.terminal(value)}")
+        case "grammar":
+            try:
+                return lark(to_lark(parse(value)))
+            except GbnfError as e:
+                raise spec.error(f"the grammar cannot be used: {e}") from None
+        case "text_or_calls":
+            return _text_or_calls(json.loads(value), vocabulary)
     schema = json.loads(value)
-    for pattern in patterns(schema):  # also those that the compiler would pass over
-        core.check_regex(pattern)
-    text = json.dumps(explicit_schema(schema), ensure_ascii=False)
-    return core.from_json_schema(compiler, text, strict=True, whitespace=MAX_WHITESPACE)
+    lost = unwritable(schema)
+    if lost is not None:
+        raise spec.error(
+            f"the JSON schema cannot be used: its objects have further keys beside listed ones, and {lost[:40]!r} "
+            "holds a control character, which is not supported together"
+        )
+    return lark("start: @json", {"json": core_schema(schema)})
 
 
-def _walk(core: Core, compiled: Any, vocabulary: Vocabulary, step_seconds: float) -> str | None:
-    """Walk random texts of the grammar: it must allow some, and each step must be fast enough for the engine's loop."""
+def _text_or_calls(value: dict[str, Any], vocabulary: Vocabulary) -> str:
+    """JSON of a schema, or calls; the tags of calls are special tokens where the vocabulary has them."""
+    schemas = {"json": core_schema(value["schema"]), "call": core_schema(value["calls"])}
+    if value["style"] != "hermes":
+        return lark("start: @json | @call", schemas)
+    ids = {text: token for token, text in vocabulary.special.items()}
+    opening, closing = (f"<[{ids[tag]}]>" if tag in ids else json.dumps(tag) for tag in (OPEN, CLOSE))
+    more = "*" if value["parallel"] else "{0,0}"
+    call = f"call: {opening} BLANKS @call BLANKS {closing}\nBLANKS: /[ \\n]{{0,2}}/"
+    return lark(f"start: @json | call (BLANKS call){more}\n{call}", schemas)
+
+
+def walk(
+    new_grammar: Callable[[], Grammar],
+    vocabulary: Vocabulary,
+    error: Callable[[str], RequestError],
+    step_seconds: float,
+) -> None:
+    """Walk random texts of a grammar: it must allow some, and each step must be fast enough for the engine's loop.
+
+    Raises `RequestError`.
+    """
     draw = random.Random(0)
     row = np.zeros(vocabulary.words, np.int32)
-    matcher = core.matcher(compiled)
+    grammar = new_grammar()
+    state = grammar.new_state()
     for step in range(_WALK_TOKENS):
         start = time.thread_time()
-        if not matcher.fill_next_token_bitmask(row, 0, False):
-            row.fill(-1)
+        try:
+            state.fill(row)
+        except RequestError as e:
+            raise e if step or isinstance(e, GrammarLimitError) else error("it allows no text at all") from None
         allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[: vocabulary.size])
-        if not len(allowed):
-            return "it allows no text at all" if step == 0 else None
-        token = int(allowed[draw.randrange(len(allowed))])
-        accepted = matcher.accept_token(token, False)
+        accepted = state.accept(int(allowed[draw.randrange(len(allowed))]))
         if time.thread_time() - start > step_seconds:
-            return f"following it takes more than {step_seconds * 1000:.0f} ms per token; make it simpler"
-        if not accepted or matcher.is_terminated():
-            matcher = core.matcher(compiled)
-    return None
+            raise error(f"following it takes more than {step_seconds * 1000:.0f} ms per token; make it simpler")
+        if not accepted or state.finished:
+            if not step and not state.finished:
+                raise error("it allows no text at all")
+            state = grammar.new_state()
 
 
-def _escape(text: str) -> str:
-    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
-    return "".join(named.get(c) or (f"\\u{ord(c):04x}" if ord(c) < 32 or ord(c) == 127 else c) for c in text)
+def _refusal(spec: StructuredSpec, message: str) -> InferirError:
+    """The error for what the core says about a grammar."""
+    what = {"json_schema": "the JSON schema", "regex": "the regex", "grammar": "the grammar"}.get(spec.kind, spec.kind)
+    reason = regexes.reason(message)
+    if reason is None:
+        reason = first_line(message)
+        reason = next((known for words, known in _REASONS.items() if words in reason), reason)
+    return spec.error(f"{what} cannot be used: {reason[:300]}")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import signal
-import subprocess
-import sys
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -15,53 +12,54 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from inferir.ir.errors import EngineError, InferirError, RequestError
+from inferir.ir.errors import EngineError, InferirError, QueueFullError, RequestError
 from inferir.runtime.structured import binding
-from inferir.runtime.structured.build import Job, Result
+from inferir.runtime.structured.build import build
 from inferir.runtime.structured.grammar import Grammar
 from inferir.runtime.structured.spec import StructuredSpec
 from inferir.runtime.structured.vocabulary import Vocabulary
-from inferir.runtime.structured.worker import Setup, receive, send
 from inferir.runtime.tokenizer import Tokenizer
 
-_LAST_WORDS = 1.0
+_NICE = 5
+_STACK_BYTES = 64 << 20  # the core descends into nested and chained definitions; only what is used takes memory
+_STACKS = threading.Lock()
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GrammarLimits:
-    """seconds, memory_bytes: time and memory growth of one compilation. grammar_bytes: size of a compiled grammar.
-    step_seconds: processor time that one token may take in a compiled grammar. workers: compilations at once, each in a
-    process of its own. pending: compilations queued or running. cache_bytes, cache_entries: compiled grammars kept.
+    """items_in_row, step_items: items of the parser at one place of a text, and for one mask. compile_fuel, step_fuel:
+    work of the lexer when a grammar is compiled, and for one mask. lexer_states: what the lexer keeps of a grammar.
+    grammar_symbols: size of a grammar. step_seconds: processor time that one token may take in a compiled grammar.
+    workers: compilations at once. pending: compilations queued or running. cache_entries: compiled or refused
+    specifications that are remembered. cache_steps: masks that remembered grammars have filled, together.
     """
 
-    seconds: float = 5.0
-    memory_bytes: int = 192 << 20
-    grammar_bytes: int = 16 << 20
+    items_in_row: int = 4_000
+    step_items: int = 20_000
+    compile_fuel: int = 500_000
+    step_fuel: int = 200_000
+    lexer_states: int = 100_000
+    grammar_symbols: int = 250_000
     step_seconds: float = 0.05
     workers: int = 2
     pending: int = 256
-    cache_bytes: int = 128 << 20
-    cache_entries: int = 1024
+    cache_entries: int = 256
+    cache_steps: int = 5_000
 
 
 class GrammarCompiler:
-    """Compiles specifications for one vocabulary; thread-safe. Processes and libraries come with the first one."""
+    """Compiles specifications for one vocabulary; thread-safe. The library and threads come with the first one."""
 
     def __init__(self, vocabulary: Vocabulary | Callable[[], Vocabulary], limits: GrammarLimits | None = None) -> None:
         """vocabulary: itself, or what makes it when the first grammar is compiled, off the caller's thread."""
         self._vocabulary = vocabulary
         self.limits = limits or GrammarLimits()
-        self._pool = ThreadPoolExecutor(self.limits.workers, "inferir-grammar")
-        self._local = threading.local()
-        self._workers: list[_Worker] = []
-        self._info: Any = None
+        self._pool = ThreadPoolExecutor(self.limits.workers, "inferir-grammar", _lower_priority)
+        self._tokenizer: Any = None
         self._lock = threading.Lock()
         self._prepared = threading.Lock()
         self._cache: OrderedDict[tuple[str, str], Future[Grammar]] = OrderedDict()
-        self._cached_bytes = 0
         self._pending = 0
         self._closed = False
 
@@ -79,32 +77,37 @@ class GrammarCompiler:
         """The grammar of `spec`, soon. Equal specifications share one future, which cannot be cancelled.
 
         The future raises `RequestError` naming the field and the reason if the specification is wrong or exceeds a
-        limit, and `EngineError` if grammars cannot be compiled at all. Raises `RequestError` if too many are waiting.
+        limit, and `EngineError` if grammars cannot be compiled at all. Raises `QueueFullError` if too many are waiting.
         """
         key = (spec.digest, spec.source)
         with self._lock:
             if self._closed:
                 raise EngineError("the grammar compiler is closed")
+            self._evict()
             found = self._cache.get(key)
             if found is not None:
                 self._cache.move_to_end(key)
                 return found
             if self._pending >= self.limits.pending:
-                raise spec.error("too many grammars are waiting to be compiled; try again later")
+                raise QueueFullError(
+                    f"{self._pending} grammars are waiting to be compiled; try again later", self._pending
+                )
             self._pending += 1
             future: Future[Grammar] = Future()
             future.set_running_or_notify_cancel()
             self._cache[key] = future
-            self._pool.submit(self._run, key, spec, future)
+            with _STACKS:  # threads start within `submit`, and the size of their stacks is the process's
+                before = threading.stack_size(_STACK_BYTES)
+                try:
+                    self._pool.submit(self._run, key, spec, future)
+                finally:
+                    threading.stack_size(before)
         return future
 
     def close(self) -> None:
-        """End the worker processes. Compilations under way fail."""
+        """End the threads, once they are through with what they compile. What waits fails."""
         with self._lock:
             self._closed = True
-            workers = list(self._workers)
-        for worker in workers:
-            worker.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
         with self._lock:
             for future in self._cache.values():
@@ -116,44 +119,46 @@ class GrammarCompiler:
         error: Exception | None = None
         try:
             grammar = self._make(spec)
-        except Exception as e:
+        except BaseException as e:  # a panic of the core derives from BaseException
             error = e if isinstance(e, InferirError) else EngineError(f"compiling a grammar failed: {e!r}")
         with self._lock:
             self._pending -= 1
-            if grammar is not None:
-                self._cached_bytes += grammar.memory_bytes
-            elif isinstance(error, _WorkerDiedError) or not isinstance(error, RequestError):
+            if error is not None and not isinstance(error, RequestError):
                 self._cache.pop(key, None)  # it may work next time
-            self._evict()
         if grammar is not None:
             future.set_result(grammar)
         else:
             future.set_exception(error)
 
     def _evict(self) -> None:
-        over = [k for k, f in self._cache.items() if f.done()]
-        for key in over:
-            if self._cached_bytes <= self.limits.cache_bytes and len(self._cache) <= self.limits.cache_entries:
+        """Forget grammars that failed, and the oldest while there are too many, or what they have learnt is too much.
+
+        What the lexer of a grammar learns on the way grows with the masks that it has filled.
+        """
+        done = {k: f.result() for k, f in self._cache.items() if f.done() and f.exception() is None}
+        for key, grammar in done.items():
+            if grammar.broken or grammar.steps > self.limits.cache_steps:
+                del self._cache[key]
+        steps = sum(done[k].steps for k in self._cache if k in done)
+        for key in [k for k, f in self._cache.items() if f.done()]:
+            if steps <= self.limits.cache_steps and len(self._cache) < self.limits.cache_entries:
                 return
-            future = self._cache.pop(key)
-            if future.exception() is None:
-                self._cached_bytes -= future.result().memory_bytes
+            del self._cache[key]
+            steps -= done[key].steps if key in done else 0
 
     def _make(self, spec: StructuredSpec) -> Grammar:
         start = time.monotonic()
         limits = self.limits
-        job = Job(spec.kind, spec.value, limits.step_seconds, limits.grammar_bytes)
-        core, vocabulary, info = self._prepare()
-        worker = self._worker(vocabulary)
-        result = worker.run(job)
-        if result is None:
-            ended = "needs too much memory or fails"
-            if worker.timed_out:
-                ended = f"takes more than {limits.seconds:g} s"
-            raise _WorkerDiedError(f"{spec.source}: compiling it {ended}; make it simpler", spec.source)
-        if result.grammar is None:
-            raise spec.error(result.reason or "it cannot be compiled")
-        grammar = Grammar(core, core.deserialize(result.grammar, info), vocabulary)
+        core, vocabulary, tokenizer = self._prepare()
+        bounds = core.limits(
+            max_items_in_row=limits.items_in_row,
+            step_max_items=limits.step_items,
+            initial_lexer_fuel=limits.compile_fuel,
+            step_lexer_fuel=limits.step_fuel,
+            max_lexer_states=limits.lexer_states,
+            max_grammar_size=limits.grammar_symbols,
+        )
+        grammar = build(core, tokenizer, vocabulary, spec, bounds, limits.step_seconds)
         log.debug("compiled a %s grammar in %.3f s", spec.kind, time.monotonic() - start)
         return grammar
 
@@ -164,75 +169,14 @@ class GrammarCompiler:
             if callable(self._vocabulary):
                 self._vocabulary = self._vocabulary()
             vocabulary = self._vocabulary
-            if self._info is None:
-                self._info = core.tokenizer_info(vocabulary.tokens, vocabulary.stop_ids)
-        return core, vocabulary, self._info
-
-    def _worker(self, vocabulary: Vocabulary) -> _Worker:
-        """This thread's worker process, started if it is not there."""
-        worker: _Worker | None = getattr(self._local, "worker", None)
-        if worker is None or not worker.alive:
-            worker = _Worker()
-            with self._lock:
-                if self._closed:
-                    worker.stop()
-                    raise EngineError("the grammar compiler is closed")
-                self._workers = [w for w in self._workers if w.alive] + [worker]
-            worker.start(Setup(vocabulary, self.limits.seconds, self.limits.memory_bytes))
-            self._local.worker = worker
-        return worker
+            if self._tokenizer is None:
+                self._tokenizer = core.tokenizer(vocabulary)
+        return core, vocabulary, self._tokenizer
 
 
-class _WorkerDiedError(RequestError):
-    """A compilation that did not come to an end. It is not remembered: a busy machine may be the reason."""
-
-
-class _Worker:
-    """The parent's end of a worker process."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "inferir.runtime.structured.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        self.alive = True
-
-    def start(self, setup: Setup) -> None:
-        if self._exchange(setup) is None:
-            raise EngineError("the process that compiles grammars did not start")
-
-    def run(self, job: Job) -> Result | None:
-        """The result of `job`; None if the process died of it."""
-        return self._exchange(job)
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether the process was ended by its own timer."""
-        return self._process.returncode == -signal.SIGALRM
-
-    def stop(self) -> None:
-        self.alive = False
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-
-    def _exchange(self, message: msgspec.Struct) -> Result | None:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        try:
-            send(stdin, message)  # type: ignore[arg-type]
-            data = receive(stdout)  # type: ignore[arg-type]
-        except (OSError, ValueError):  # ValueError: closed by `stop`
-            data = None
-        if data is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_LAST_WORDS)  # it is ending; its status says why
-            self.stop()
-            return None
-        return msgspec.msgpack.decode(data, type=Result)
+def _lower_priority() -> None:
+    """Compiling yields to the engine's threads: on Linux a thread has a priority of its own."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+    except OSError as e:
+        log.debug("the priority of a grammar thread stays: %s", e)

@@ -1,44 +1,50 @@
-"""JSON schemas: what can be honoured exactly, and a form of them that the grammar compiler reads as they are meant.
+"""JSON schemas: what can be honoured exactly. All else is refused with a reason that names keyword and place.
 
-The compiler below ignores keywords it does not know or that stand beside others it prefers, which would give text that
-does not validate. Such schemas are refused here with a reason; others are made explicit.
+Keywords have the meaning of JSON Schema 2020-12, whatever `$schema` says. Those that only describe, and those that it
+does not know, have no effect there either.
 """
 
 from __future__ import annotations
 
-import re
+import math
+from fractions import Fraction
 from typing import Any
+
+from inferir.runtime.structured.disjoint import Exclusion
+from inferir.runtime.structured.references import (
+    BRANCHES,
+    LISTED,
+    NAMED,
+    SINGLE,
+    BrokenReferenceError,
+    Resolver,
+    parts,
+)
+from inferir.runtime.structured.regexes import check_regex
 
 MAX_DEPTH = 64
 MAX_NODES = 20_000
 MAX_PROPERTIES = 500
+MAX_PATTERN_PROPERTIES = 32
+MAX_COUNTED_PROPERTIES = 64
+MAX_MULTIPLE = 10_000
+MAX_ALTERNATIVES = 500
+FORMATS = ("date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
+"""Formats that are enforced."""
 
 _TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
-_OWNED = {
-    "object": (
-        "properties",
-        "required",
-        "additionalProperties",
-        "patternProperties",
-        "propertyNames",
-        "minProperties",
-        "maxProperties",
-        "unevaluatedProperties",
-    ),
-    "array": ("items", "prefixItems", "additionalItems", "unevaluatedItems", "minItems", "maxItems"),
-    "string": ("pattern", "format", "minLength", "maxLength"),
-    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-}
+_OTHER_FORMATS = (  # of JSON Schema; names that it does not define mean nothing
+    *("idn-email", "idn-hostname", "iri", "iri-reference", "uri-reference", "uri-template"),
+    *("json-pointer", "relative-json-pointer", "regex"),
+)
 _UNSUPPORTED = (
-    *("not", "if", "then", "else", "contains", "minContains", "maxContains", "multipleOf", "propertyNames"),
+    *("not", "if", "then", "else", "contains", "minContains", "maxContains", "propertyNames"),
     *("dependencies", "dependentRequired", "dependentSchemas", "$dynamicRef", "$recursiveRef", "additionalItems"),
 )
 _COUNTS = ("minProperties", "maxProperties", "minItems", "maxItems", "minLength", "maxLength")
-_BOUNDS = _OWNED["number"]
-_CONSTRAINTS = {"type", "enum", "const", *(k for keys in _OWNED.values() for k in keys)}
-_REGEX_PART = re.compile(r"\[\^|\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL)
-_BRANCHES = ("anyOf", "oneOf", "allOf")
-_CHOOSERS = ("$ref", *_BRANCHES)
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_MANY = 10**9
+_APPLICATORS = ("$ref", *BRANCHES)
 
 
 class _RefusedError(Exception):
@@ -48,78 +54,43 @@ class _RefusedError(Exception):
 def check_schema(schema: Any) -> str | None:
     """Why `schema` (parsed JSON) cannot be used, or None."""
     try:
-        _Checker(schema).node(schema, "#", 0)
+        _Checker(schema).run()
     except _RefusedError as e:
         return str(e)
+    except RecursionError:
+        return "it is nested too deeply"
     return None
-
-
-def explicit_schema(schema: Any) -> Any:
-    """A checked schema with implied parts written out: types implied by keywords, and items of arrays that say nothing.
-
-    Keys keep their order. Additional properties stay forbidden unless the schema asks for them: with them, a model
-    could go on for ever.
-    """
-    if not isinstance(schema, dict):
-        return schema
-    out = {k: _explicit_value(k, v) for k, v in schema.items()}
-    if "enum" in out and "type" in out:
-        out["enum"] = [v for v in out["enum"] if _has_type(v, out["type"])]
-        del out["type"]
-    if "const" in out:
-        out.pop("type", None)
-    if not any(k in out for k in (*_CHOOSERS, "type", "enum", "const")):
-        implied = [t for t, keys in _OWNED.items() if any(k in out for k in keys)]
-        if implied:
-            out["type"] = implied[0] if len(implied) == 1 else implied
-    kinds = out.get("type")
-    missing = [r for r in out.get("required", ()) if r not in out.get("properties", {})]
-    if missing:
-        other = out.get("additionalProperties", True)
-        out["properties"] = {**out.get("properties", {}), **dict.fromkeys(missing, other)}
-    if "array" in (kinds if isinstance(kinds, list) else [kinds]):
-        if not any(k in out for k in ("items", "prefixItems", "unevaluatedItems")):
-            out["items"] = True
-    return out
-
-
-def patterns(schema: Any) -> list[str]:
-    """All regexes in a schema."""
-    if isinstance(schema, list):
-        return [p for s in schema for p in patterns(s)]
-    if not isinstance(schema, dict):
-        return []
-    out = []
-    for key, value in schema.items():
-        if key == "pattern" and isinstance(value, str):
-            out.append(value)
-        elif key in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
-            out += [*(value if key == "patternProperties" else ()), *(p for s in value.values() for p in patterns(s))]
-        elif key not in ("enum", "const", "default", "examples"):
-            out += patterns(value)
-    return out
-
-
-def _explicit_value(key: str, value: Any) -> Any:
-    if key in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
-        return {k: explicit_schema(v) for k, v in value.items()}
-    if key in (*_BRANCHES, "prefixItems") and isinstance(value, list):
-        return [explicit_schema(v) for v in value]
-    if key in ("items", "additionalProperties", "unevaluatedItems", "unevaluatedProperties"):
-        return explicit_schema(value)
-    return value
 
 
 class _Checker:
     def __init__(self, root: Any) -> None:
         self.root = root
-        self.nodes = 0
+        self._resolver = Resolver(root)
+        self._exclusion = Exclusion(self._resolver)
+        self._nodes = 0
+        self._multiples: set[Fraction] = set()
+        self._seen: set[int] = set()
+        self._targets: list[tuple[str, Any]] = []
+        self._ending: set[str] = set()  # places whose references were followed to their end
 
-    def node(self, schema: Any, where: str, depth: int) -> None:
-        self.nodes += 1
+    def run(self) -> None:
+        self._node(self.root, "#", 0)
+        while self._targets:  # references may lead to where no keyword leads
+            place, target = self._targets.pop()
+            self._node(target, place, 0)
+        if math.lcm(*(m.numerator for m in self._multiples)) > MAX_MULTIPLE:
+            raise _RefusedError(f"its multipleOf values have a common multiple beyond {MAX_MULTIPLE} units")
+        _Widths(self._resolver).check(self.root)
+
+    def _node(self, schema: Any, where: str, depth: int) -> None:
+        if isinstance(schema, dict):
+            if id(schema) in self._seen:
+                return
+            self._seen.add(id(schema))
+        self._nodes += 1
         if depth > MAX_DEPTH:
             raise _RefusedError(f"{_place(where)} is nested more than {MAX_DEPTH} levels deep")
-        if self.nodes > MAX_NODES:
+        if self._nodes > MAX_NODES:
             raise _RefusedError(f"it has more than {MAX_NODES} parts")
         if isinstance(schema, bool):
             if not schema and where == "#":
@@ -128,10 +99,16 @@ class _Checker:
         if not isinstance(schema, dict):
             raise _RefusedError(f"{_place(where)} must be an object, not {_kind(schema)}")
         self._keywords(schema, where)
-        self._combination(schema, where)
+        self._values(schema, where)
+        self._numbers(schema, where)
+        self._texts(schema, where)
+        self._shapes(schema, where)
         if "$ref" in schema:
             self._reference(schema["$ref"], where)
-        self._children(schema, where, depth + 1)
+        for step, child in parts(schema):
+            self._node(child, where + step, depth + 1)
+        if "oneOf" in schema:
+            self._one_of(schema["oneOf"], where)
 
     def _keywords(self, schema: dict[str, Any], where: str) -> None:
         for key in _UNSUPPORTED:
@@ -139,143 +116,197 @@ class _Checker:
                 raise _RefusedError(f"{_place(where)} uses {key}, which is not supported")
         if schema.get("uniqueItems") not in (None, False):
             raise _RefusedError(f"{_place(where)} uses uniqueItems, which is not supported")
+        if "$id" in schema and where != "#":
+            raise _RefusedError(f"{_place(where)} has an $id of its own, which is not supported")
         kinds = schema.get("type", [])
         for kind in kinds if isinstance(kinds, list) else [kinds]:
             if kind not in _TYPES:
                 raise _RefusedError(f"{_place(where)} has the unknown type {kind!r}; types are {', '.join(_TYPES)}")
         if schema.get("type") == []:
             raise _RefusedError(f"{_place(where)} has an empty list of types")
-        for key in _COUNTS:
-            count = schema.get(key, 0)
-            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-                raise _RefusedError(f"{key} of {_place(where)} must be a whole number, 0 or more")
-        for key in _BOUNDS:
-            bound = schema.get(key, 0)
-            if isinstance(bound, bool) or not isinstance(bound, int | float):
-                raise _RefusedError(f"{key} of {_place(where)} must be a number")
-        for low, high in zip(_COUNTS[::2], _COUNTS[1::2], strict=True):
-            if low in schema and schema[low] > schema.get(high, schema[low]):
-                raise _RefusedError(f"{low} of {_place(where)} is larger than {high}")
+        for key in ("unevaluatedItems", "unevaluatedProperties"):
+            if schema.get(key, True) not in (True, {}) and any(k in schema for k in _APPLICATORS):
+                beside = next(k for k in _APPLICATORS if k in schema)
+                raise _RefusedError(f"{_place(where)} combines {key} with {beside}, which is not supported")
+
+    def _values(self, schema: dict[str, Any], where: str) -> None:
         if "enum" in schema and (not isinstance(schema["enum"], list) or not schema["enum"]):
             raise _RefusedError(f"enum of {_place(where)} must be a list with at least one value")
-        for key in ("pattern", "format", "$ref"):
-            if not isinstance(schema.get(key, ""), str):
-                raise _RefusedError(f"{key} of {_place(where)} must be text")
-        required = schema.get("required", [])
-        if not isinstance(required, list) or not all(isinstance(r, str) for r in required):
-            raise _RefusedError(f"required of {_place(where)} must be a list of names")
-
-    def _combination(self, schema: dict[str, Any], where: str) -> None:
-        """Only one keyword of a node decides, so others that would narrow it further cannot stand beside it."""
-        deciding = [k for k in (*_CHOOSERS, "enum", "const") if k in schema]
-        if len(deciding) > 1:
-            raise _RefusedError(f"{_place(where)} combines {deciding[0]} with {deciding[1]}, which is not supported")
-        if deciding:
-            allowed = {"type"} if deciding[0] in ("enum", "const") else set()
-            for key in schema:
-                if key in _CONSTRAINTS - allowed - {deciding[0]}:
-                    raise _RefusedError(f"{_place(where)} combines {deciding[0]} with {key}, which is not supported")
+        for key in ("enum", "const"):
+            if key in schema and _depth(schema[key]) > MAX_DEPTH:
+                raise _RefusedError(f"{key} of {_place(where)} is nested more than {MAX_DEPTH} levels deep")
+            if key in schema and not _exact(schema[key]):
+                raise _RefusedError(f"{key} of {_place(where)} has a number beyond the precision of floating point")
         values = [schema["const"]] if "const" in schema else schema.get("enum", [])
         if values and "type" in schema and not any(_has_type(v, schema["type"]) for v in values):
             raise _RefusedError(f"no value that {_place(where)} lists is of its type")
-        if len(schema.get("allOf", [0])) != 1 and isinstance(schema.get("allOf"), list):
-            raise _RefusedError(f"{_place(where)} uses allOf with more than one part, which is not supported")
-        if "pattern" in schema and any(k in schema for k in ("format", "minLength", "maxLength")):
-            raise _RefusedError(f"{_place(where)} combines pattern with format or a length, which is not supported")
-        if "format" in schema and any(k in schema for k in ("minLength", "maxLength")):
-            raise _RefusedError(f"{_place(where)} combines format with a length, which is not supported")
-        if "required" in schema and schema.get("additionalProperties") is False:
-            missing = [r for r in schema["required"] if r not in schema.get("properties", {})]
-            if missing:
-                raise _RefusedError(f"{_place(where)} requires {missing[0]!r}, which it does not allow")
-        if "pattern" in schema and not _json_safe(schema["pattern"]):
-            raise _RefusedError(
-                f"the pattern of {_place(where)} names a quote, a backslash or a control character outside [^...], "
-                "which is not supported inside JSON strings"
-            )
-        patterned = schema.get("patternProperties")
-        if isinstance(patterned, dict) and len(patterned) > 1:
-            raise _RefusedError(
-                f"{_place(where)} has patternProperties with more than one pattern, which is not supported"
-            )
-        if patterned is not None and ("properties" in schema or "required" in schema):
-            raise _RefusedError(
-                f"{_place(where)} combines patternProperties with other properties, which is not supported"
-            )
 
-    def _children(self, schema: dict[str, Any], where: str, depth: int) -> None:
-        for key in ("properties", "patternProperties", "$defs", "definitions"):
+    def _numbers(self, schema: dict[str, Any], where: str) -> None:
+        for key in _COUNTS:
+            count = schema.get(key, 0)
+            if isinstance(count, bool) or not isinstance(count, int | float) or count < 0 or count != count // 1:
+                raise _RefusedError(f"{key} of {_place(where)} must be a whole number, 0 or more")
+        for low, high in zip(_COUNTS[::2], _COUNTS[1::2], strict=True):
+            if low in schema and schema[low] > schema.get(high, schema[low]):
+                raise _RefusedError(f"{low} of {_place(where)} is larger than {high}")
+        for key in (*_BOUNDS, "multipleOf"):
+            bound = schema.get(key, 0)
+            if isinstance(bound, bool) or not isinstance(bound, int | float):
+                raise _RefusedError(f"{key} of {_place(where)} must be a number")
+            if not _exact(bound):
+                raise _RefusedError(f"{key} of {_place(where)} is beyond the precision of floating point")
+        if "multipleOf" in schema:
+            if schema["multipleOf"] <= 0:
+                raise _RefusedError(f"multipleOf of {_place(where)} must be larger than 0")
+            self._multiples.add(Fraction(str(schema["multipleOf"])))
+
+    def _texts(self, schema: dict[str, Any], where: str) -> None:
+        for key in ("pattern", "format", "$ref", "$anchor", "$id"):
+            if not isinstance(schema.get(key, ""), str):
+                raise _RefusedError(f"{key} of {_place(where)} must be text")
+        for pattern in (schema.get("pattern", ""), *_names(schema.get("patternProperties"))):
+            reason = check_regex(pattern)
+            if reason is not None:
+                raise _RefusedError(f"the pattern {_short(pattern)} of {_place(where)} cannot be used: {reason}")
+        if schema.get("format") in _OTHER_FORMATS:
+            raise _RefusedError(f"{_place(where)} has the format {schema['format']!r}, which is not supported")
+
+    def _shapes(self, schema: dict[str, Any], where: str) -> None:
+        for key in NAMED:
             named = schema.get(key, {})
             if not isinstance(named, dict):
                 raise _RefusedError(f"{key} of {_place(where)} must be an object, not {_kind(named)}")
-            if key == "properties" and len(named) > MAX_PROPERTIES:
-                raise _RefusedError(f"{_place(where)} has {len(named)} properties, more than {MAX_PROPERTIES}")
-            for name, child in named.items():
-                self.node(child, f"{where}/{key}/{name}", depth)
-        for key in (*_BRANCHES, "prefixItems"):
-            if key not in schema:
-                continue
-            listed = schema[key]
-            if not isinstance(listed, list) or not listed:
+        for key, most in (("properties", MAX_PROPERTIES), ("patternProperties", MAX_PATTERN_PROPERTIES)):
+            if len(schema.get(key, {})) > most:
+                raise _RefusedError(f"{_place(where)} has {len(schema[key])} {key}, more than {most}")
+        for key in LISTED:
+            if key in schema and (not isinstance(schema[key], list) or not schema[key]):
                 raise _RefusedError(f"{key} of {_place(where)} must be a list with at least one schema")
-            for i, child in enumerate(listed):
-                self.node(child, f"{where}/{key}/{i}", depth)
-        for key in ("items", "additionalProperties", "unevaluatedItems", "unevaluatedProperties"):
-            if key in schema:
-                self.node(schema[key], f"{where}/{key}", depth)
+        for key in SINGLE:
+            if key in schema and not isinstance(schema[key], dict | bool):
+                raise _RefusedError(f"{key} of {_place(where)} must be a schema, not {_kind(schema[key])}")
+        required = schema.get("required", [])
+        if not isinstance(required, list) or not all(isinstance(r, str) for r in required):
+            raise _RefusedError(f"required of {_place(where)} must be a list of names")
+        names = schema.get("properties", {})
+        if schema.get("additionalProperties") is False and "patternProperties" not in schema:
+            missing = [r for r in required if r not in names]
+            if missing:
+                raise _RefusedError(f"{_place(where)} requires {missing[0]!r}, which it does not allow")
+        self._property_counts(schema, where, set(required), names)
+
+    @staticmethod
+    def _property_counts(schema: dict[str, Any], where: str, required: set[str], names: dict[str, Any]) -> None:
+        """The core does not keep a key from coming twice, so it cannot count keys that the schema does not name."""
+        optional = sum(name not in required for name in names)
+        if schema.get("minProperties", 0) - len(required) > 1:
+            raise _RefusedError(
+                f"minProperties of {_place(where)} asks for several keys beyond those required, which is not supported"
+            )
+        if optional > MAX_COUNTED_PROPERTIES and ("minProperties" in schema or "maxProperties" in schema):
+            raise _RefusedError(
+                f"{_place(where)} counts properties beside {optional} optional ones, more than {MAX_COUNTED_PROPERTIES}"
+            )
+
+    def _one_of(self, listed: list[Any], where: str) -> None:
+        for i, part in enumerate(listed):
+            for j in range(i):
+                if not self._exclusion.proven(listed[j], part):
+                    raise _RefusedError(
+                        f"parts {j} and {i} of oneOf in {_place(where)} may both match, which is not supported; "
+                        "use anyOf, or give them a required property with different values"
+                    )
 
     def _reference(self, ref: str, where: str) -> None:
         """A reference is local, leads to a schema, and some step of every cycle consumes text."""
-        seen = [where]
-        node = self._resolve(ref, where)
-        while isinstance(node, dict):
-            single = node.get("allOf")
-            if isinstance(single, list) and len(single) == 1 and isinstance(single[0], dict):
-                node = single[0]
-                continue
-            if "$ref" not in node or not isinstance(node["$ref"], str):
-                break
+        seen: list[str] = []
+        places: list[str] = []
+        while True:
+            try:
+                place, node = self._resolver.resolve(ref)
+            except BrokenReferenceError as e:
+                raise _RefusedError(f"{_place(where)} refers to {e}") from None
+            if not seen:
+                self._targets.append((place, node))
+            if place in self._ending:
+                return
+            single = node.get("allOf") if isinstance(node, dict) else None
+            while isinstance(single, list) and len(single) == 1 and isinstance(single[0], dict):
+                node, single = single[0], single[0].get("allOf")
             if ref in seen:
-                raise _RefusedError(f"{_place(where)} refers to itself through {' -> '.join([*seen[1:], ref])}")
+                raise _RefusedError(f"{_place(where)} refers to itself through {' -> '.join([*seen, ref])[:200]}")
             seen.append(ref)
+            places.append(place)
+            if not isinstance(node, dict) or not isinstance(node.get("$ref"), str):
+                self._ending.update(places)
+                return
             ref = node["$ref"]
-            node = self._resolve(ref, where)
-
-    def _resolve(self, ref: str, where: str) -> Any:
-        if ref != "#" and not ref.startswith("#/"):
-            raise _RefusedError(
-                f"{_place(where)} refers to {ref[:80]!r}; only references inside the schema are followed"
-            )
-        node = self.root
-        for part in ref.split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(node, dict) and key in node:
-                node = node[key]
-            elif isinstance(node, list) and key.isdigit() and int(key) < len(node):
-                node = node[int(key)]
-            else:
-                raise _RefusedError(f"{_place(where)} refers to {ref[:80]!r}, which does not exist")
-        if not isinstance(node, dict | bool):
-            raise _RefusedError(f"{_place(where)} refers to {ref[:80]!r}, which is not a schema")
-        return node
 
 
-def _json_safe(pattern: str) -> bool:
-    """Whether a regex names no character that a JSON string has to escape; the compiler would not escape it."""
-    negated = False
-    for found in _REGEX_PART.finditer(pattern):
-        part = found[0]
-        if part == "[^":
-            negated = True
-        elif part == "]":
-            negated = False
-        elif not negated:
-            code = ord(part[-1]) if len(part) == 1 else int(part[2:], 16) if len(part) > 2 else None
-            if part[:1] == "\\" and len(part) == 2:
-                code = 0 if part[1] in 'nrtfv0c"\\' else None
-            if code is not None and (code < 32 or code in (34, 92)):
-                return False
-    return True
+class _Widths:
+    """Bounds how many alternatives are combined with one another: the core tries all combinations."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._known: dict[int, int] = {}
+
+    def check(self, root: Any) -> None:
+        left, seen = [("#", root)], set[int]()
+        while left:
+            place, node = left.pop()
+            if isinstance(node, dict) and id(node) not in seen:
+                seen.add(id(node))
+                if self._of(node) > MAX_ALTERNATIVES and len([w for w in self._factors(node) if w > 1]) > 1:
+                    raise _RefusedError(
+                        f"{_place(place)} combines alternatives with alternatives, more than {MAX_ALTERNATIVES} in all"
+                    )
+                left += [(place + step, child) for step, child in parts(node)]
+
+    def _of(self, node: Any, depth: int = 0) -> int:
+        while isinstance(node, dict) and node.keys() == {"$ref"}:  # no cycle: references were followed to their end
+            node = self._resolver.resolve(node["$ref"])[1]
+        if not isinstance(node, dict):
+            return 1
+        if depth > MAX_DEPTH:
+            return _MANY
+        if id(node) not in self._known:
+            self._known[id(node)] = 1  # within a cycle
+            self._known[id(node)] = min(math.prod(self._factors(node, depth + 1)), _MANY)
+        return self._known[id(node)]
+
+    def _factors(self, node: dict[str, Any], depth: int = 0) -> list[int]:
+        factors = [sum(self._of(part, depth) for part in node[key]) for key in ("anyOf", "oneOf") if key in node]
+        factors += [self._of(part, depth) for part in node.get("allOf", ())]
+        if "enum" in node:
+            factors.append(len(node["enum"]))
+        if "$ref" in node:
+            factors.append(self._of(self._resolver.resolve(node["$ref"])[1], depth))
+        return factors
+
+
+def _depth(value: Any) -> int:
+    """How many lists and objects stand within one another, counted up to a little more than `MAX_DEPTH`."""
+    left, deepest = [(value, 0)], 0
+    while left and deepest <= MAX_DEPTH:
+        part, depth = left.pop()
+        deepest = max(deepest, depth)
+        if isinstance(part, list | dict):
+            left += [(v, depth + 1) for v in (part.values() if isinstance(part, dict) else part)]
+    return deepest
+
+
+def _exact(value: Any) -> bool:
+    """Whether all numbers in `value` are what floating point makes of them."""
+    if isinstance(value, list):
+        return all(_exact(v) for v in value)
+    if isinstance(value, dict):
+        return all(_exact(v) for v in value.values())
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return True
+    try:
+        return math.isfinite(value) and (value == 0 or 1e-300 < abs(value) < 1e300) and float(value) == value
+    except OverflowError:
+        return False
 
 
 def _has_type(value: Any, kinds: Any) -> bool:
@@ -293,6 +324,15 @@ def _is(value: Any, kind: str) -> bool:
 def _kind(value: Any) -> str:
     names = {dict: "object", list: "array", tuple: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
+
+
+def _names(value: Any) -> list[str]:
+    return list(value) if isinstance(value, dict) else []
+
+
+def _short(text: str) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
 def _place(where: str) -> str:

@@ -9,10 +9,12 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from inferir.ir.errors import RequestError
+from inferir.runtime.structured.regexes import check_regex
 from inferir.runtime.structured.schema import check_schema
 
 Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
 KINDS: tuple[str, ...] = get_args(Kind)
+_MADE = ("text_or_calls",)  # by `tools.text_or_calls`, from specifications that were checked
 
 MAX_BYTES = 256 * 1024
 MAX_REGEX_BYTES = 16 * 1024
@@ -32,14 +34,24 @@ class StructuredSpec:
     could not be honoured, references that lead nowhere. The rest is reported by the compiler in the same way.
     """
 
-    kind: Kind
+    kind: Kind | Literal["text_or_calls"]
     value: Any = None
     source: str = field(default="structured_outputs", compare=False)
 
     def __post_init__(self) -> None:
+        if self.kind in _MADE:
+            return
         if self.kind not in KINDS:
             raise RequestError(f"{self.source}: unknown kind {self.kind!r}; use one of {', '.join(KINDS)}", self.source)
         object.__setattr__(self, "value", getattr(self, f"_{self.kind}")(self.value))
+
+    @staticmethod
+    def checked(kind: str, value: Any, source: str) -> StructuredSpec:
+        """The specification of a canonical value, as it stands in one that was checked before; lists become tuples."""
+        made = object.__new__(StructuredSpec)
+        for name, field_value in (("kind", kind), ("value", value), ("source", source)):
+            object.__setattr__(made, name, tuple(field_value) if isinstance(field_value, list) else field_value)
+        return made
 
     @cached_property
     def digest(self) -> str:
@@ -73,7 +85,11 @@ class StructuredSpec:
             raise self.error(f"json_object takes no value, not {_short(value)}")
 
     def _regex(self, value: Any) -> str:
-        return self._text("the regex", value, MAX_REGEX_BYTES)
+        text = self._text("the regex", value, MAX_REGEX_BYTES)
+        reason = check_regex(text)
+        if reason is not None:
+            raise self.error(f"the regex cannot be used: {reason}")
+        return text
 
     def _grammar(self, value: Any) -> str:
         return self._text("the grammar", value, MAX_BYTES)

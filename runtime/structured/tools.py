@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.structured.spec import StructuredSpec
+from inferir.runtime.tool_style import Style
 
 MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -86,6 +88,13 @@ def forced_spec(tools: Sequence[Tool]) -> StructuredSpec:
         )
     schema: dict[str, Any] = dict(calls[0]) if len(calls) == 1 else {"anyOf": calls}
     return StructuredSpec("json_schema", {**schema, "$defs": shared}, source="tools")
+
+
+def text_or_calls(text: StructuredSpec, tools: Sequence[Tool], style: Style, *, parallel: bool) -> StructuredSpec:
+    """The specification of an answer that is a text of `text`, a JSON schema, or calls of `tools` in `style`."""
+    calls = forced_spec(tools)
+    value = {"schema": json.loads(text.value), "calls": json.loads(calls.value), "style": style, "parallel": parallel}
+    return StructuredSpec("text_or_calls", json.dumps(value, ensure_ascii=False), text.source)
 
 
 def _tool(value: Any, where: str) -> Tool:

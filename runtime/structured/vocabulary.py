@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-import msgspec
+from dataclasses import dataclass, field
 
 from inferir.ir.errors import EngineError
 from inferir.runtime.tokenizer import Tokenizer
 
 
-class Vocabulary(msgspec.Struct, frozen=True):
-    """tokens: the bytes of each id; empty for ids that no grammar allows (special tokens, padding).
+@dataclass(frozen=True)
+class Vocabulary:
+    """tokens: the bytes of each id; empty for ids that no text of a grammar has (special tokens, padding).
 
-    stop_ids: sorted ids that end a text; allowed exactly where the grammar is complete.
+    stop_ids: sorted ids that end a text; allowed exactly where the grammar is complete. special: texts of special
+    tokens that end none, by id; a grammar has one only where it names its id.
     """
 
     tokens: list[bytes]
     stop_ids: list[int]
+    special: dict[int, str] = field(default_factory=dict)
 
     @staticmethod
     def of(tokenizer: Tokenizer, vocab_size: int, stop_ids: Iterable[int]) -> Vocabulary:
@@ -33,7 +35,13 @@ class Vocabulary(msgspec.Struct, frozen=True):
         if not stops:
             raise EngineError("structured output needs an end-of-text token, and the artifact names none")
         hidden = tokenizer.special_ids | set(stops)
-        return Vocabulary([b"" if i in hidden else table[i] for i in range(vocab_size)], stops)
+        tokens = [b"" if i in hidden else table[i] for i in range(vocab_size)]
+        special = {
+            i: text
+            for i in sorted(tokenizer.special_ids - set(stops))
+            if i < vocab_size and (text := tokenizer.decode([i], skip_special_tokens=False))
+        }
+        return Vocabulary(tokens, stops, special)
 
     @property
     def size(self) -> int:

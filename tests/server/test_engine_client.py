@@ -16,9 +16,9 @@ import pytest
 
 from inferir.ir.errors import InferirError
 from inferir.server import engine_client
-from inferir.server.engine_client import EngineClient
+from inferir.server.engine_client import EngineClient, Job
 from inferir.server.errors import ApiError
-from inferir.server.messages import Add, TokenEvent
+from inferir.server.messages import Add, Refused, TokenEvent
 
 OPTIONS = {"threads": 1, "kv_cache_memory": "4MiB"}
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
@@ -167,3 +167,14 @@ asyncio.run(main())
     while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
         assert time.monotonic() < end, "the engine process outlived its parent"
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(("internal", "status"), [(True, 500), (False, 400)])
+def test_a_failure_here_is_not_blamed_on_a_constrained_request(internal: bool, status: int) -> None:
+    client = EngineClient.__new__(EngineClient)
+    inbox: asyncio.Queue[Any] = asyncio.Queue()
+    client.observer, client._jobs = None, {"r": Job("r", 0, inbox, 1, constrained=True)}
+    client._deliver(TokenEvent("r", None, "", "error", error="because", internal=internal))
+    index, error = inbox.get_nowait()
+    assert (index, error.status, error.message) == (0, status, "because")
+    assert ApiError.refused(Refused("r", "because", None, internal=internal)).status == status

@@ -61,6 +61,46 @@ def test_refusals(client: openai.OpenAI, params: dict[str, Any], field: str) -> 
     assert e.value.param == field
 
 
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"extra_body": {"structured_outputs": {"regex": "a+"}}},
+        {"extra_body": {"structured_outputs": {"json_object": True}}},
+    ],
+)
+@pytest.mark.parametrize("choice", ["auto", "required", NAMED])
+def test_structures_that_leave_no_room_for_a_call_name_both_fields(
+    client: openai.OpenAI, extra: dict[str, Any], choice: Any
+) -> None:
+    with pytest.raises(openai.BadRequestError) as e:
+        ask(client, tool_choice=choice, **extra)
+    assert "response_format" in str(e.value) or "structured_outputs" in str(e.value)
+    assert "tools" in str(e.value) or "tool_choice" in str(e.value)
+    ask(client, tool_choice="none", **extra)
+
+
+def test_a_schema_beside_tools_gives_a_text_or_calls(client: openai.OpenAI) -> None:
+    """Whatever a random model likes: the answer is one of the two, in whole answers and in streams."""
+    schema = {"type": "object", "properties": {"t": {"enum": [1, 2]}}, "required": ["t"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "t", "schema": schema}}
+    seen = set()
+    for seed in range(12):
+        choice = ask(client, response_format=form, seed=seed, max_tokens=120, temperature=1).choices[0]
+        if choice.message.tool_calls:
+            assert choice.message.content in (None, "")
+            for call in choice.message.tool_calls:
+                assert json.loads(call.function.arguments)["a"] in (1, 2)
+            seen.add("calls")
+        elif choice.finish_reason == "stop":
+            assert json.loads(choice.message.content)["t"] in (1, 2)
+            seen.add("text")
+        streamed = ask(client, response_format=form, seed=seed, max_tokens=120, temperature=1, stream=True)
+        deltas = [c.choices[0].delta for c in streamed if c.choices]
+        assert "".join(d.content or "" for d in deltas) == (choice.message.content or "")
+    assert seen
+
+
 def test_calls_of_a_model() -> None:
     """Deltas of a text that comes in pieces join to the message."""
     use = tool_use({"tools": TOOLS}, "hermes")

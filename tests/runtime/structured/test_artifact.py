@@ -22,6 +22,7 @@ FINITE = {
     "type": "object",
     "properties": {"a": {"type": "boolean"}, "b": {"enum": ["x", "y"]}, "c": {"type": "null"}},
     "required": ["a", "b", "c"],
+    "additionalProperties": False,
 }
 VALUES = ["在线", "Sjöfart", "😀", 'a"b\\c']
 

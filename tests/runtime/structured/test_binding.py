@@ -1,4 +1,4 @@
-"""The adapter of xgrammar: nothing heavy comes with it, and only known versions are used."""
+"""The adapter of llguidance: nothing heavy comes with it, and only known versions are used."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import pytest
 
 from inferir.ir.errors import EngineError
 from inferir.runtime.structured import binding
+from inferir.runtime.structured.vocabulary import Vocabulary
 
-HEAVY = ("torch", "tvm", "triton", "transformers", "xgrammar")
+HEAVY = ("torch", "tvm", "tvm_ffi", "triton", "transformers")
 PROGRAM = f"""
 import sys
 from inferir.runtime.structured import GrammarCompiler, StructuredSpec
 from inferir.runtime.structured.vocabulary import Vocabulary
 compiler = GrammarCompiler(Vocabulary([b"a", b"b", b""], [2]))
-before = "tvm_ffi" in sys.modules
+before = "llguidance" in sys.modules
 state = compiler.compile(StructuredSpec("regex", "a+b")).new_state()
 print(before, state.accept(0), state.accept(0), state.accept(1), state.accept(1), state.accept(2), state.finished)
 compiler.close()
@@ -37,29 +38,24 @@ def test_the_installed_version_is_known() -> None:
     assert core.version == binding.installed_version()
 
 
-@pytest.mark.parametrize("version", ["0.2.8", "0.3.0", "1.0", "0.1", None])
+@pytest.mark.parametrize("version", ["1.8.9", "2.0.0", "2", "0.1", None])
 def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
     monkeypatch.setattr(binding, "installed_version", lambda: version)
     binding._load.cache_clear()
     try:
-        with pytest.raises(EngineError, match=r"install xgrammar >=0\.2\.9,<0\.3"):
+        with pytest.raises(EngineError, match=r"install llguidance >=1\.9,<2"):
             binding.load()
     finally:
         binding._load.cache_clear()
 
 
-@pytest.mark.parametrize("version", ["0.2.9", "0.2.10", "0.2.9.post1", "0.2.11rc1"])
+@pytest.mark.parametrize("version", ["1.9.0", "1.9.1", "1.10", "1.9.2.post1", "1.9.3rc1"])
 def test_versions_in_the_range(version: str) -> None:
     assert binding.VERSIONS[0] <= binding._numbers(version) < binding.VERSIONS[1]
 
 
-def test_strings_with_a_length_hold_no_control_characters() -> None:
+def test_a_token_of_a_byte_that_no_text_has_is_not_taken_for_a_special_one() -> None:
     core = binding.load()
-    info = core.tokenizer_info([bytes([i]) for i in range(256)] + [b""], [256])
-    compiled = core.from_json_schema(
-        core.compiler(info), '{"type": "string", "maxLength": 3}', strict=True, whitespace=2
-    )
-    matcher = core.matcher(compiled)
-    assert matcher.accept_string('"a', False)
-    assert not matcher.accept_string("\x01", False)
-    assert matcher.accept_string('é"', False)
+    vocabulary = Vocabulary([b"\xff", b"a", b"", b"<t>"], [2], {3: "<t>"})
+    tokenizer = core.tokenizer(vocabulary)
+    assert [tokenizer.is_special_token(i) for i in range(4)] == [False, False, False, True]

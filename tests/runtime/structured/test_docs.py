@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from inferir.runtime.structured import GrammarLimits
-from inferir.runtime.structured.build import MAX_WHITESPACE
+from inferir.runtime.structured.schema_form import MAX_WHITESPACE
 from inferir.runtime.structured.spec import KINDS, MAX_BYTES, MAX_CHOICES, MAX_REGEX_BYTES
 from inferir.runtime.structured.tool_parser import MAX_HEAD
 from inferir.runtime.tool_style import STYLES

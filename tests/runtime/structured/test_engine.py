@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferir.ir.errors import EngineError
 from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
 from inferir.runtime.engine import Engine
 from inferir.runtime.executor.base import StepOutputs
 from inferir.runtime.sampling import SamplingParams
-from inferir.runtime.structured import Grammar, GrammarCompiler, StructuredSpec
+from inferir.runtime.structured import Grammar, GrammarCompiler, GrammarLimits, GrammarState, StructuredSpec
 from inferir.runtime.structured.vocabulary import Vocabulary
 
 MakeEngine = Callable[..., Engine]
@@ -106,7 +107,7 @@ def test_a_bad_grammar_fails_its_request_only(engine: Engine, grammars: GrammarC
     good = engine.add_request([1], params, "good")
     drain(engine)
     assert bad.finish_reason == "error"
-    assert "parenthesis" in str(bad.error)
+    assert "unclosed group" in str(bad.error)
     assert good.finish_reason == "length"
 
 
@@ -129,3 +130,55 @@ def test_max_tokens_cuts_a_text_short(engine: Engine, grammars: GrammarCompiler)
     drain(engine)
     assert request.finish_reason == "length"
     assert len(text(request.outputs)) == 3
+
+
+@pytest.mark.parametrize("grammar", [True, False])
+def test_logits_that_are_not_numbers_are_no_fault_of_the_request(
+    engine: Engine, grammars: GrammarCompiler, grammar: bool
+) -> None:
+    device: Any = engine.executor
+    plain = device.run
+
+    def run(descriptor: BatchDescriptor, counts: StepCounts) -> StepOutputs:
+        outputs = plain(descriptor, counts)
+        return StepOutputs(np.full_like(outputs.tokens, -1), np.full_like(outputs.logits, np.nan), outputs.greedy)
+
+    device.run = run
+    params = SamplingParams(temperature=1, max_tokens=5)
+    spec = grammars.compile_async(StructuredSpec("regex", "a*")) if grammar else None
+    request = engine.add_request([1], params, "r", grammar=spec)
+    drain(engine)
+    assert request.finish_reason == "error"
+    assert "not numbers" in str(request.error)
+    assert request.internal
+
+
+def test_a_limit_exceeded_while_answering_ends_that_request_by_its_own_fault(engine: Engine) -> None:
+    compiler = GrammarCompiler(Vocabulary(TOKENS, [EOS]), GrammarLimits(lexer_states=700))
+    params = SamplingParams(temperature=0, max_tokens=1000)
+    try:
+        deep = engine.add_request(
+            [1], params, "deep", grammar=compiler.compile_async(StructuredSpec("regex", ".{700}"))
+        )
+        free = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+        beside = engine.add_request([1, 2, 3], free, "beside")
+        drain(engine)
+    finally:
+        compiler.close()
+    assert beside.finish_reason == "length"
+    assert (deep.finish_reason, deep.internal) == ("error", False)
+    assert "exceeds a limit" in str(deep.error)
+
+
+def test_a_core_that_fails_while_answering_is_no_fault_of_the_request(
+    engine: Engine, grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(state: GrammarState, row: Any) -> bool:
+        raise EngineError("following a grammar failed: panic")
+
+    monkeypatch.setattr(GrammarState, "fill", fail)
+    grammar = grammars.compile_async(StructuredSpec("choice", ["a"]))
+    grammar.exception()
+    request = engine.add_request([1], SamplingParams(max_tokens=5), "r", grammar=grammar)
+    drain(engine)
+    assert (request.finish_reason, request.internal) == ("error", True)

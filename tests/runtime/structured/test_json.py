@@ -11,7 +11,8 @@ import pytest
 from grammars import accepts, write
 
 from inferir.runtime.structured import Grammar
-from inferir.runtime.structured.schema import MAX_DEPTH, check_schema, explicit_schema, patterns
+from inferir.runtime.structured.schema import MAX_DEPTH, check_schema
+from inferir.runtime.structured.schema_form import core_schema
 
 Compile = Callable[..., Grammar]
 SCHEMAS: list[Any] = [
@@ -33,6 +34,24 @@ SCHEMAS: list[Any] = [
     {"anyOf": [{"type": "integer"}, {"type": "object", "properties": {"k": {"type": "null"}}, "required": ["k"]}]},
     {"oneOf": [{"const": 1}, {"const": "1"}]},
     {"allOf": [{"type": "boolean"}], "description": "one part"},
+    {"allOf": [{"type": "integer"}, {"minimum": 3}, {"maximum": 30}]},
+    {"$ref": "#/$defs/a", "minimum": 1, "maximum": 9, "$defs": {"a": {"type": "integer"}}},
+    {"anyOf": [{"required": ["a"]}, {"required": ["b"]}], "properties": {"a": {"type": "null"}, "b": {"const": 1}}},
+    {"type": "string", "pattern": "^[a-z]+$", "maxLength": 3},
+    {"type": "string", "pattern": '^a[\\n"]?b$'},
+    {"type": "integer", "multipleOf": 7, "minimum": -50, "maximum": 100},
+    {"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 3},
+    {"patternProperties": {"^a": {"type": "null"}, "^b": {"const": 1}}, "additionalProperties": False},
+    {"patternProperties": {"^a": {"type": "null"}}, "properties": {"b": {"const": 1}}, "required": ["b"]},
+    {"oneOf": [{"type": "object", "properties": {"k": {"const": k}}, "required": ["k"]} for k in "ab"]},
+    {"oneOf": [{"type": "integer", "maximum": 3}, {"type": "integer", "exclusiveMinimum": 3, "maximum": 20}]},
+    {"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "null"}, "minProperties": 1},
+    {
+        "properties": {"a": {"type": "integer"}, "b": {"type": "null"}},
+        "minProperties": 1,
+        "additionalProperties": False,
+    },
+    {"type": "array", "prefixItems": [{"type": "integer"}], "minItems": 2, "maxItems": 3},
     {"type": "object", "additionalProperties": {"type": "boolean"}, "maxProperties": 2},
     {"type": "object", "patternProperties": {"^k[0-9]$": {"type": "null"}}, "additionalProperties": False},
     {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a", "other"]},
@@ -83,21 +102,31 @@ def test_schema_text_and_schema_object_are_the_same(compile_: Compile) -> None:
     [
         ({"not": {}}, "not"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
-        ({"type": "number", "multipleOf": 2}, "multipleOf"),
         ({"if": {}, "then": {}}, "if"),
         ({"type": "array", "contains": {}}, "contains"),
-        ({"allOf": [{"type": "integer"}, {"minimum": 3}]}, "allOf with more than one"),
-        ({"anyOf": [{}], "properties": {}}, "combines anyOf with properties"),
-        ({"$ref": "#/$defs/a", "minimum": 1, "$defs": {"a": {}}}, "combines $ref with minimum"),
-        ({"enum": [1], "const": 1}, "combines enum with const"),
+        ({"propertyNames": {"pattern": "a"}}, "propertyNames"),
+        ({"dependentRequired": {"a": ["b"]}}, "dependentRequired"),
+        ({"$dynamicRef": "#a"}, "$dynamicRef"),
+        ({"items": [{"type": "integer"}]}, "items"),
+        ({"properties": {"a": {"$id": "b"}}}, "$id"),
+        ({"unevaluatedProperties": False, "anyOf": [{}]}, "unevaluatedProperties with anyOf"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
+        ({"oneOf": [{"type": "string"}, {"enum": ["a", 1]}]}, "oneOf"),
+        ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, "oneOf"),
+        ({"type": "integer", "multipleOf": 0}, "larger than 0"),
+        ({"type": "integer", "multipleOf": 1_000_003}, "common multiple"),
+        ({"allOf": [{"multipleOf": 997}, {"multipleOf": 991}]}, "common multiple"),
+        ({"const": 2**53 + 1}, "precision"),
+        ({"enum": [[{"a": 10**400}]]}, "precision"),
+        ({"minimum": 2**60 + 1}, "precision"),
         ({"enum": []}, "enum"),
         ({"enum": ["a"], "type": "integer"}, "is of its type"),
-        ({"type": "string", "pattern": "a", "maxLength": 3}, "pattern with format or a length"),
-        ({"type": "string", "pattern": 'a"'}, "quote"),
-        ({"type": "string", "pattern": "a\\\\b"}, "quote"),
-        ({"type": "string", "pattern": "a\\nb"}, "quote"),
-        ({"type": "string", "pattern": "\\u0022"}, "quote"),
-        ({"type": "string", "pattern": "[\"']"}, "quote"),
+        ({"type": "string", "format": "uri-reference"}, "uri-reference"),
+        ({"type": "string", "format": "regex"}, "'regex'"),
+        ({"type": "string", "pattern": "a++"}, "a++"),
+        ({"type": "string", "pattern": "a\\"}, "backslash"),
+        ({"type": "string", "pattern": "(?=a)"}, "look-ahead"),
+        ({"type": "string", "pattern": "a\\b"}, "\\b"),
         ({"minItems": 3, "maxItems": 2}, "larger"),
         ({"maxLength": -1}, "0 or more"),
         ({"maxLength": 1.5}, "0 or more"),
@@ -111,39 +140,40 @@ def test_schema_text_and_schema_object_are_the_same(compile_: Compile) -> None:
         ({"anyOf": []}, "anyOf"),
         ({"$ref": 1}, "$ref"),
         ({"properties": {f"p{i}": {} for i in range(501)}}, "properties"),
+        ({"patternProperties": {f"^p{i}$": {} for i in range(33)}}, "patternProperties"),
+        ({"properties": {f"p{i}": {} for i in range(65)}, "maxProperties": 3}, "counts properties"),
         (False, "nothing"),
-        ({"patternProperties": {".*": {"type": "integer"}, "a": {"type": "null"}}}, "more than one pattern"),
-        ({"patternProperties": {"a": {}}, "properties": {"b": {}}}, "other properties"),
+        ({"patternProperties": {".*": {"type": "integer"}, "a": {"type": "null"}}}, "not disjoint"),
+        ({"patternProperties": {"x": {"type": "integer"}}, "minProperties": 2}, "several keys"),
         ({"type": "integer", "minimum": 4, "maximum": 3}, "minimum"),
-        ({"properties": {"a": False}}, "false"),
+        ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "unsatisfiable"),
+        ({"properties": {"a": {"const": "\u0001"}}}, "control character"),
+        ({"$ref": "#/components/a", "components": {"a": {"not": {}}}}, "not"),
     ],
 )
 def test_what_could_not_be_honoured_is_refused(reason: Callable[..., str], schema: Any, part: str) -> None:
     assert part in reason("json_schema", schema)
 
 
-def test_deep_schemas_are_refused_without_recursion_errors() -> None:
+def test_deep_schemas_are_refused_without_recursion_errors(compile_: Compile) -> None:
     schema: Any = {"type": "integer"}
-    for _ in range(MAX_DEPTH):
-        schema = {"type": "array", "items": schema}
+    for _ in range(MAX_DEPTH // 2):
+        schema = {"type": "object", "properties": {"a": {"type": "array", "items": schema}}, "required": ["a"]}
     assert check_schema(schema) is None
+    text = '{"a":[' * (MAX_DEPTH // 2) + "1" + "]}" * (MAX_DEPTH // 2)
+    assert accepts(compile_("json_schema", schema), text)
     assert "levels" in str(check_schema({"type": "array", "items": schema}))
 
 
-def test_explicit_schema_keeps_order_and_names_like_keywords() -> None:
-    schema = {"properties": {"items": {"maxLength": 1}, "enum": {"type": "array"}}, "required": ["x"]}
-    made = explicit_schema(schema)
-    assert list(made["properties"]) == ["items", "enum", "x"]
-    assert made["properties"]["items"] == {"maxLength": 1, "type": "string"}
-    assert made["properties"]["enum"]["items"] is True
-    assert "x" not in schema["properties"]
-
-
-def test_patterns_are_found_where_they_are_patterns() -> None:
+def test_the_form_for_the_core_keeps_order_and_names_like_keywords() -> None:
     schema = {
-        "properties": {"pattern": {"pattern": "a"}},
-        "patternProperties": {"b": {"items": {"pattern": "c"}}},
-        "enum": [{"pattern": "no"}],
-        "anyOf": [{"pattern": "d"}],
+        "title": "not",
+        "properties": {"items": {"maxLength": 1.0, "x-guidance": {}}, "enum": {"type": "array", "deprecated": True}},
+        "required": ["x"],
+        "x-guidance": {"lenient": True},
+        "nullable": True,
     }
-    assert sorted(patterns(schema)) == ["a", "b", "c", "d"]
+    made = core_schema(schema)
+    assert made.pop("x-guidance") == {"whitespace_pattern": r"[ \t\n\r]{1,5}", "json_allowed_escapes": 'nrbtf\\"'}
+    assert made == {"properties": {"items": {"maxLength": 1}, "enum": {"type": "array"}}, "required": ["x"]}
+    assert list(made["properties"]) == ["items", "enum"]

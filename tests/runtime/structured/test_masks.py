@@ -132,7 +132,9 @@ def test_vocabulary_with_byte_fallback() -> None:
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>", byte_fallback=True))
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     backend.add_special_tokens(["<unk>", "</s>"])
-    assert Vocabulary.of(Tokenizer(backend), 6, [1]) == Vocabulary([b"", b"", b"\n", b" a", b"b", b""], [1])
+    assert Vocabulary.of(Tokenizer(backend), 6, [1]) == Vocabulary(
+        [b"", b"", b"\n", b" a", b"b", b""], [1], {0: "<unk>"}
+    )
 
 
 def test_a_tokenizer_without_known_bytes_is_refused() -> None:

@@ -19,6 +19,7 @@ FINITE = {
     "type": "object",
     "properties": {"a": {"type": "boolean"}, "b": {"enum": ["x", "y"]}, "c": {"type": "null"}},
     "required": ["a", "b", "c"],
+    "additionalProperties": False,
 }
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import jsonschema
 import pytest
-from grammars import write
+from grammars import accepts, write
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.structured import GrammarCompiler, StructuredSpec
 from inferir.runtime.structured.fields import structured_spec
 from inferir.runtime.structured.tool_parser import parse_calls
-from inferir.runtime.structured.tools import MAX_TOOLS, chosen_tools, forced_spec, parse_tools
+from inferir.runtime.structured.tools import MAX_TOOLS, chosen_tools, forced_spec, parse_tools, text_or_calls
+from inferir.runtime.structured.vocabulary import Vocabulary
 
 SEARCH: dict[str, Any] = {
     "type": "object",
@@ -164,3 +165,41 @@ def test_wrong_request_fields(body: dict[str, Any], field: str) -> None:
     with pytest.raises(RequestError) as caught:
         structured_spec(body)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("special", [True, False], ids=["special tokens", "text"])
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_text_of_a_schema_or_calls(special: bool, parallel: bool) -> None:
+    """The tags of calls are special tokens if the tokenizer has them, and text otherwise."""
+    tokens = [bytes([i]) for i in range(256)] + [b""] * 3
+    marks = {257: "<tool_call>", 258: "</tool_call>"} if special else {}
+    compiler = GrammarCompiler(Vocabulary(tokens, [256], marks))
+    text = StructuredSpec("json_schema", {"type": "array", "items": {"type": "integer"}}, "response_format")
+    try:
+        grammar = compiler.compile(text_or_calls(text, TOOLS[:1], "hermes", parallel=parallel))
+    finally:
+        compiler.close()
+    opening, closing = ([257], [258]) if special else (list(b"<tool_call>"), list(b"</tool_call>"))
+    body = b'\n{"name": "search", "arguments": {"limit": 3, "mode": "fast"}}\n'
+    call = [*opening, *body, *closing]
+    for answer, fits in (
+        (list(b"[1, 2]"), True),
+        (call, True),
+        ([*call, *b"\n", *call], parallel),
+        ([*call, *b"[1]"], False),
+        (list(b'{"name": "search", "arguments": {"limit": 3, "mode": "fast"}}'), False),
+        ([*opening, *body.replace(b"search", b"tree"), *closing], False),
+        ([*opening, *body.replace(b"3", b"30"), *closing], False),
+    ):
+        state = grammar.new_state()
+        assert (all(state.accept(t) for t in answer) and state.end()) == fits, answer
+    content, calls = parse_calls("hermes", frozenset({"search"}), f"<tool_call>{body.decode()}</tool_call>")
+    assert (content, [name for name, _ in calls]) == ("", ["search"])
+
+
+def test_a_text_of_a_schema_or_calls_of_the_json_style(compiler: GrammarCompiler) -> None:
+    text = StructuredSpec("json_schema", {"type": "array", "items": {"type": "integer"}})
+    grammar = compiler.compile(text_or_calls(text, TOOLS, "json", parallel=True))
+    assert accepts(grammar, "[1]")
+    assert accepts(grammar, '{"name": "now", "arguments": {}}')
+    assert not accepts(grammar, '{"name": "then", "arguments": {}}')
