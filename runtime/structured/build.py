@@ -76,9 +76,9 @@ def _text_or_calls(value: dict[str, Any], vocabulary: Vocabulary) -> str:
         return lark("start: @json | @call", schemas)
     ids = {text: token for token, text in vocabulary.special.items()}
     opening, closing = (f"<[{ids[tag]}]>" if tag in ids else json.dumps(tag) for tag in (OPEN, CLOSE))
-    more = "*" if value["parallel"] else "{0,0}"
+    more = " (BLANKS call)*" if value["parallel"] else ""
     call = f"call: {opening} BLANKS @call BLANKS {closing}\nBLANKS: /[ \\n]{{0,2}}/"
-    return lark(f"start: @json | call (BLANKS call){more}\n{call}", schemas)
+    return lark(f"start: @json | call{more}\n{call}", schemas)
 
 
 def walk(

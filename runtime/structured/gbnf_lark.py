@@ -90,7 +90,8 @@ class _Converter:
             return Term(node)
         match node:
             case Text(text):
-                return Seq(tuple(Term(Text(c)) for c in text))
+                singles: list[Any] = [Term(Text(c)) for c in text]
+                return Seq(tuple(singles))
             case Repeat(item, low, high):
                 return Repeat(self._build(item), low, high)
             case Alt(options):

@@ -7,6 +7,15 @@ import re
 from pathlib import Path
 
 from inferir.runtime.structured import GrammarLimits
+from inferir.runtime.structured.gbnf import MAX_RULES
+from inferir.runtime.structured.schema import (
+    FORMATS,
+    MAX_ALTERNATIVES,
+    MAX_DEPTH,
+    MAX_MULTIPLE,
+    MAX_PATTERN_PROPERTIES,
+    MAX_PROPERTIES,
+)
 from inferir.runtime.structured.schema_form import MAX_WHITESPACE
 from inferir.runtime.structured.spec import KINDS, MAX_BYTES, MAX_CHOICES, MAX_REGEX_BYTES
 from inferir.runtime.structured.tool_parser import MAX_HEAD
@@ -34,3 +43,13 @@ def test_numbers() -> None:
         assert text in PAGE
     assert f"at most {MAX_WHITESPACE} blanks" in PAGE
     assert f"at most {MAX_HEAD}\ncharacters" in PAGE
+    for name in FORMATS:
+        assert f"`{name}`" in PAGE
+    for text in (
+        f"{MAX_RULES:,} rules",
+        f"{MAX_ALTERNATIVES} combinations",
+        f"beyond {MAX_MULTIPLE:,} units",
+        f"{MAX_PATTERN_PROPERTIES} patterns of properties, {MAX_DEPTH} levels",
+        f"{MAX_PROPERTIES} properties per object",
+    ):
+        assert text in PAGE

@@ -15,7 +15,8 @@ from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
 from inferir.runtime.engine import Engine
 from inferir.runtime.executor.base import StepOutputs
 from inferir.runtime.sampling import SamplingParams
-from inferir.runtime.structured import Grammar, GrammarCompiler, GrammarLimits, GrammarState, StructuredSpec
+from inferir.runtime.structured import Grammar, GrammarCompiler, GrammarState, StructuredSpec
+from inferir.runtime.structured.grammar import GrammarLimitError
 from inferir.runtime.structured.vocabulary import Vocabulary
 
 MakeEngine = Callable[..., Engine]
@@ -153,19 +154,24 @@ def test_logits_that_are_not_numbers_are_no_fault_of_the_request(
     assert request.internal
 
 
-def test_a_limit_exceeded_while_answering_ends_that_request_by_its_own_fault(engine: Engine) -> None:
-    compiler = GrammarCompiler(Vocabulary(TOKENS, [EOS]), GrammarLimits(lexer_states=700))
-    params = SamplingParams(temperature=0, max_tokens=1000)
-    try:
-        deep = engine.add_request(
-            [1], params, "deep", grammar=compiler.compile_async(StructuredSpec("regex", ".{700}"))
-        )
-        free = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-        beside = engine.add_request([1, 2, 3], free, "beside")
-        drain(engine)
-    finally:
-        compiler.close()
-    assert beside.finish_reason == "length"
+def test_a_limit_exceeded_while_answering_ends_that_request_by_its_own_fault(
+    engine: Engine, grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammar = grammars.compile_async(StructuredSpec("regex", "[a-f]{20}"))
+    grammar.exception()
+    plain, filled = GrammarState.fill, []
+
+    def fill(state: GrammarState, row: Any) -> bool:
+        filled.append(1)
+        if len(filled) == 4:
+            raise GrammarLimitError("structured_outputs: following it exceeds a limit", "structured_outputs")
+        return plain(state, row)
+
+    monkeypatch.setattr(GrammarState, "fill", fill)
+    deep = engine.add_request([1], SamplingParams(temperature=0, max_tokens=30), "deep", grammar=grammar)
+    beside = engine.add_request([1, 2], SamplingParams(temperature=0, max_tokens=6, ignore_eos=True), "beside")
+    drain(engine)
+    assert (beside.finish_reason, len(deep.outputs)) == ("length", 3)
     assert (deep.finish_reason, deep.internal) == ("error", False)
     assert "exceeds a limit" in str(deep.error)
 

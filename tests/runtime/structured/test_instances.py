@@ -106,7 +106,7 @@ OPEN: list[tuple[Any, list[Any]]] = [
     ({"type": "string", "pattern": "b"}, ["b", "abc", "xbb\n", 'é"b']),
     ({"type": "string", "pattern": "^a|b$"}, ["a", "ax", "xb", "ab"]),
     ({"type": "string", "maxLength": 4}, ['a"b', "a\\b", "a\nb", "é😀€x", "\t\b\f\r"]),
-    ({"multipleOf": 0.25, "type": "number"}, [0.25, 7, -1.5, 100]),
+    ({"multipleOf": 0.25, "type": "number"}, [0.25, 7, -1.75, 100]),
     ({"patternProperties": {"^x": {"type": "integer"}}}, [{"xa": 1, "y": "z"}, {}, {"y": None}]),
     ({"type": "object", "properties": {"a": {"const": 1}}, "minProperties": 1}, [{"a": 1}, {"b": 2}, {"a": 1, "b": 2}]),
     ({"properties": {"k": {"type": "null"}}, "allOf": [{"required": ["k"]}, {"maxProperties": 1}]}, [{"k": None}]),

@@ -76,6 +76,12 @@ def chain(length: int) -> dict[str, Any]:
     return {"$ref": "#/$defs/d0", "$defs": {**named, f"d{length}": {"type": "null"}}}
 
 
+def aliases(length: int) -> dict[str, Any]:
+    """A long way to one definition."""
+    named = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(length)}
+    return {"$ref": "#/$defs/d0", "$defs": {**named, f"d{length}": {"enum": ["a", "b"]}}}
+
+
 REFUSED = [
     ("regex", "a?" * 1000),
     ("regex", "(" * 5000 + "a" + ")" * 5000),
@@ -95,6 +101,7 @@ REFUSED = [
     ),
     ("json_schema", {"allOf": [{"type": "integer", "multipleOf": p} for p in (9973, 9967, 9949)]}),
     ("json_schema", {"type": "number", "multipleOf": 1e9 + 7}),
+    ("json_schema", '{"const": ' + "[" * 400 + "]" * 400 + "}"),
     ("json_schema", {"patternProperties": {f"^k{i}_": {"type": "integer"} for i in range(500)}}),
     ("json_schema", {"properties": {f"p{i}": {} for i in range(500)}, "minProperties": 1}),
     ("grammar", "root ::= r0 r0\n" + "".join(f"r{i} ::= r{i + 1} r{i + 1}\n" for i in range(30)) + 'r30 ::= "a"'),
@@ -116,6 +123,7 @@ BOUNDED = [
     ("json_schema", {"properties": {f"p{i}": {"type": "string"} for i in range(500)}}),
     ("json_schema", {"properties": {f"k{i}": {"enum": [f"v{i}_{j}" for j in range(50)]} for i in range(300)}}),
     ("json_schema", chain(2_500)),
+    ("json_schema", aliases(6_000)),
     ("grammar", 'root ::= root root | "a" | ""'),
     (
         "grammar",
