@@ -164,6 +164,7 @@ def test_linked_lists(server: Server, ref: str) -> None:
         "type": "object",
         "properties": {"v": {"enum": [1, 2]}, "next": {"anyOf": [{"type": "null"}, {"$ref": ref}]}},
         "required": ["v", "next"],
+        "additionalProperties": False,
     }
     schema = {**node, "$defs": {"node": node}}
     complete = [t for t, reason in texts(server, {"json": schema}, 10) if reason == "stop"]
@@ -183,7 +184,12 @@ def test_other_scripts_are_exact(server: Server) -> None:
     for text, reason in texts(server, {"regex": "[٠-٩]{3}"}, 20):
         assert reason == "stop"
         assert re.fullmatch("[٠-٩]{3}", text)
-    named = {"properties": {"größe": {"enum": [1, 2]}}, "required": ["größe"]}
+    named = {
+        "type": "object",
+        "properties": {"größe": {"enum": [1, 2]}},
+        "required": ["größe"],
+        "additionalProperties": False,
+    }
     for text, _ in texts(server, {"json": named}, 20):
         assert json.loads(text)["größe"] in (1, 2)
         assert '"größe"' in text
