@@ -5,7 +5,8 @@
     python -m benchmarks.gguf_agree MODEL-f32.gguf ART --server 'llama-server -m {model} --port {port} -c {context} …'
 
 Weights, keys and values are float32 on both sides: with quantised weights llama.cpp quantises activations too, which
-moves a log-probability by up to 0.3. Exit status 1 unless all prompts agree.
+moves a log-probability by up to 0.3. The ids that end a text are banned on both sides, so that texts are equally long.
+Exit status 1 unless all prompts agree.
 """
 
 from __future__ import annotations
@@ -49,8 +50,7 @@ PROMPTS = (
 @dataclass(frozen=True)
 class Agreement:
     """One prompt: its tokens, whether both tokenize the text alike, how many greedy tokens are the same, the largest
-    difference of their log-probabilities, and how far apart the other program holds the two tokens that differ first
-    (negative: it holds ours for likelier, but was told not to end the text).
+    difference of their log-probabilities, and how far apart the other program holds the two tokens that differ first.
     """
 
     length: int
@@ -75,15 +75,17 @@ def compare(server: LlamaServer, llm: LLM, text: str, count: int) -> Agreement:
     """Continue a text with both programs."""
     ids = server.tokenize(text)
     alike = list(llm.tokenize(text)) == ids
-    params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, logprobs=0)
+    ends = llm.manifest.model.eos_token_ids
+    banned = dict.fromkeys(ends, -100.0)
+    params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, logprobs=0, logit_bias=banned)
     ours = llm.generate([ids], params)[0].outputs[0]
-    theirs = server.greedy(ids, count, top=5)
+    theirs = server.greedy(ids, count, top=5, banned=ends)
     same, worst = 0, 0.0
     assert ours.logprobs is not None
     for token, step, other in zip(ours.token_ids, ours.logprobs, theirs, strict=True):
         first = next(iter(other))
         if token != first:
-            return Agreement(len(ids), alike, same, worst, other[first] - other.get(token, -math.inf))
+            return Agreement(len(ids), alike, same, worst, abs(other[first] - other.get(token, -math.inf)))
         same += 1
         worst = max(worst, abs(step.logprob - other[token]))
     return Agreement(len(ids), alike, same, worst, 0.0)

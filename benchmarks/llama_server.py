@@ -36,14 +36,20 @@ class LlamaServer:
         body = {"content": text, "add_special": special, "parse_special": special}
         return [int(i) for i in self.post("/tokenize", body)["tokens"]]
 
-    def greedy(self, ids: Sequence[int], count: int, top: int = 1) -> list[dict[int, float]]:
-        """For each of `count` greedy tokens: log-probabilities of the `top` most likely, the token itself first."""
+    def greedy(
+        self, ids: Sequence[int], count: int, top: int = 1, banned: Sequence[int] = ()
+    ) -> list[dict[int, float]]:
+        """For each of `count` greedy tokens: log-probabilities of the `top` most likely, the token itself first.
+
+        banned: ids that are never chosen. Tokens that the server holds for the end of a text never are.
+        """
         body = {
             "prompt": list(ids),
             "n_predict": count,
             "temperature": 0,
             "n_probs": top,
             "ignore_eos": True,
+            "logit_bias": [[token, False] for token in banned],
             "cache_prompt": False,
             "post_sampling_probs": False,
         }

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-from gguf_models import cases, prompt, split, vocabulary
+from gguf_models import Gguf, cases, prompt, split, tiny, vocabulary
+from tiny_gguf import byte_alphabet
 
 from inferir import LLM, SamplingParams
 from inferir.compiler import CompileOptions, compile_model
+from inferir.ir.artifact import read_manifest
 from inferir.ir.errors import InferirError
 
 FIGURES = json.loads(Path(__file__).parent.parent.joinpath("frontend", "data", "gguf_logits.json").read_text())
@@ -39,3 +43,53 @@ def test_a_key_that_could_change_numbers_stops_the_compile(key: str, tmp_path: P
     with pytest.raises(InferirError, match=key):
         compile_model(str(path), tmp_path / "art", OPTIONS)
     assert not (tmp_path / "art").exists()
+
+
+MARKS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+NORMAL, CONTROL = 1, 3
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def chain(*texts: str) -> Gguf:
+    """A model in which each of these tokens is followed by the next, whatever stood before, with a ChatML template.
+
+    Only <|endoftext|> is declared to end a text.
+    """
+    gguf = tiny("llama")
+    count = len(gguf.get("tokenizer.ggml.tokens"))
+    unused = [f"<unused{i}>" for i in range(count - len(MARKS) - 256)]
+    tokens = [*MARKS, *unused, *byte_alphabet()]
+    kinds = [CONTROL] * len(MARKS) + [NORMAL] * (count - len(MARKS))
+    gguf = gguf.set("tokenizer.ggml.model", "text", "gpt2").set("tokenizer.ggml.pre", "text", "smollm")
+    gguf = gguf.set("tokenizer.ggml.tokens", "text list", tokens).set("tokenizer.ggml.token_type", "i32 list", kinds)
+    gguf = gguf.set("tokenizer.ggml.merges", "text list", []).set("tokenizer.ggml.eos_token_id", "u32", 0)
+    gguf = gguf.drop("tokenizer.ggml.bos_token_id").drop("tokenizer.ggml.unknown_token_id")
+    gguf = gguf.set("tokenizer.chat_template", "text", CHATML)
+    embeddings = np.sign(np.random.default_rng(0).standard_normal((count, 64))).astype(np.float32)
+    head = np.zeros_like(embeddings)
+    for token, after in itertools.pairwise(map(tokens.index, texts)):
+        head[after] += embeddings[token]
+    for name, values, _ in list(gguf.tensors):
+        if name.endswith(("attn_output.weight", "ffn_down.weight")):
+            gguf = gguf.tensor(name, values * np.float32(1e-4))
+    return gguf.tensor("token_embd.weight", embeddings).tensor("output.weight", head)
+
+
+def test_an_answer_ends_where_the_template_ends_a_turn(tmp_path: Path) -> None:
+    """By a control token that no key of the file declares: the model goes on with other letters if it is let."""
+    path = chain("Ċ", "Y", "<|im_end|>", "X", "Z", "Q").write(tmp_path / "model.gguf")
+    compile_model(str(path), tmp_path / "art", OPTIONS)
+    ends = {d.value: d.source for d in read_manifest(tmp_path / "art").model.decisions if d.subject == "end of text"}
+    assert ends == {
+        "0 <|endoftext|>": "GGUF: tokenizer.ggml.eos_token_id",
+        "2 <|im_end|>": "model.gguf: tokenizer.chat_template: ends the assistant's turn",
+    }
+    with LLM(tmp_path / "art") as llm:
+        (answer,) = llm.chat([{"role": "user", "content": "X"}], SamplingParams(temperature=0.0, max_tokens=5))
+        assert (answer.outputs[0].text, answer.outputs[0].finish_reason) == ("Y", "stop")
+        on = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
+        (answer,) = llm.chat([{"role": "user", "content": "X"}], on)
+        assert answer.outputs[0].text == "YXZQ"
