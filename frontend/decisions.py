@@ -8,6 +8,7 @@ from typing import Any
 
 from inferir.frontend.config_check import parts
 from inferir.frontend.model import ModelSource, stated_dtype
+from inferir.frontend.model_name import readable
 from inferir.frontend.weights import FolderWeights
 from inferir.ir.manifest import Decision
 
@@ -40,7 +41,7 @@ def decisions(source: ModelSource, asked_dtype: str) -> tuple[Decision, ...]:
         from inferir.frontend import gguf_file
 
         out += gguf_file.decisions(source.path)
-        out += _generation(source.generation_config, f"{source.path.name}: general.sampling.*")
+        out += _generation(source.generation_config, f"{readable(source.path.name)}: general.sampling.*")
     return tuple(out)
 
 

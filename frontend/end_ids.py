@@ -49,10 +49,10 @@ def config_claims(generation: Mapping[str, Any], config: Mapping[str, Any]) -> t
     return tuple(claims)
 
 
-def gguf_claims(metadata: Mapping[str, Any]) -> tuple[Claim, ...]:
-    """What the metadata of a GGUF file says about the end of a text, a turn and a message, in this order."""
+def gguf_claims(metadata: Mapping[str, Any], file: str) -> tuple[Claim, ...]:
+    """What the metadata of the GGUF file `file` says about the end of a text, a turn and a message, in this order."""
     keys = [f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom")]
-    return tuple(claim for key in keys for claim in stated(metadata.get(key), f"GGUF: {key}"))
+    return tuple(claim for key in keys for claim in stated(metadata.get(key), f"{file}: {key}"))
 
 
 def join(

@@ -18,17 +18,13 @@ from typing import Any
 from inferir.frontend.end_ids import TOKEN_KEYS, Claim
 from inferir.frontend.model import ModelSource
 from inferir.frontend.model_files import optional_json, there
-from inferir.frontend.tokenizers_library import failures_as, parse
+from inferir.frontend.tokenizers_library import TokenizerWarning, failures_as, parse
 from inferir.ir.errors import FrontendError
 from inferir.ir.manifest import Decision
 
 FILE = "tokenizer.json"
 _PARTS = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
 _SAMPLE = "Text, 12 words:\n\té 日本 🙂 \x07"
-
-
-class TokenizerWarning(UserWarning):
-    """The files of a tokenizer contradict each other; the message names file and token."""
 
 
 class FolderTokenizer:

@@ -10,6 +10,7 @@ from typing import Any
 
 from inferir.frontend.gguf_format import TensorInfo, read_header
 from inferir.frontend.gguf_parts import check_parts, part_files
+from inferir.frontend.model_name import readable
 
 Identity = tuple[tuple[str, int, int], ...]
 
@@ -33,7 +34,7 @@ class GgufModel:
     @property
     def file(self) -> str:
         """The name of the (first) file, for messages."""
-        return self.path.name
+        return readable(self.path.name)
 
 
 def identity(path: Any) -> Identity:

@@ -31,10 +31,12 @@ from inferir.frontend.gguf_vocabulary import (
     texts,
     vocabulary,
 )
+from inferir.frontend.model_name import readable
+from inferir.frontend.tokenizers_library import TokenizerWarning
 from inferir.ir.errors import FrontendError
 from inferir.ir.manifest import Decision
 
-__all__ = ["TOKENIZER_KEYS", "TokenizerWarning", "decisions", "export", "unaccounted"]
+__all__ = ["TOKENIZER_KEYS", "decisions", "export", "unaccounted"]
 
 BOS, EOS = "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"
 ADD_BOS, ADD_EOS = "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token"
@@ -56,10 +58,6 @@ _REFUSED = {
 }
 
 
-class TokenizerWarning(UserWarning):
-    """A tokenizer is odd but usable; the message names the key or the token."""
-
-
 def export(path: Path, dest: Path) -> dict[str, Template]:
     """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json into `dest`; the chat templates by name.
 
@@ -69,12 +67,12 @@ def export(path: Path, dest: Path) -> dict[str, Template]:
     stated = metadata(path)
     try:
         documents, odd = _documents(stated)
-        templates = _templates(stated, path.name)
+        templates = _templates(stated, readable(path.name))
     except FrontendError as error:
-        raise FrontendError(f"{path.name}: {error}") from None
+        raise FrontendError(f"{readable(path.name)}: {error}") from None
     odd += [f"the key {key} is not known and has no effect" for key in unaccounted(stated)]
     for message in odd:
-        warnings.warn(f"{path.name}: {message}", TokenizerWarning, stacklevel=2)
+        warnings.warn(f"{readable(path.name)}: {message}", TokenizerWarning, stacklevel=2)
     for name, content in documents.items():
         (dest / name).write_text(content, encoding="utf-8")
     return templates
@@ -90,7 +88,7 @@ def decisions(path: Path) -> tuple[Decision, ...]:
         unread = PRE if stated.get(MODEL) == "llama" else ADD_SPACE
         if key in stated and key != unread:
             shown = f"{stated[key]} ({stated[TOKENS][stated[key]]})" if key == BOS else str(stated[key])
-            out.append(Decision(subject=subject, value=shown, source=f"{path.name}: {key}"))
+            out.append(Decision(subject=subject, value=shown, source=f"{readable(path.name)}: {key}"))
     return tuple(out)
 
 

@@ -144,9 +144,12 @@ class ModelSource:
         return hashlib.sha256(f"{self.kind} {self.dtype.value} {body}".encode()).hexdigest()
 
     def tokenizer_digest(self) -> str:
-        """Hex digest of the files that describe tokenizer, chat template and generation defaults."""
+        """Hex digest of the files that describe tokenizer, chat template and generation defaults.
+
+        The name of a GGUF file counts: what is exported says where it was found.
+        """
         if self.kind == "gguf":
-            return self._file_digest
+            return hashlib.sha256(f"{self.path.name} {self._file_digest}".encode(errors="surrogateescape")).hexdigest()
         total = hashlib.sha256()
         for file in sorted({f for pattern in TOKENIZER_FILES for f in self.path.glob(pattern) if f.is_file()}):
             total.update(f"{file.relative_to(self.path)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())

@@ -36,6 +36,10 @@ def file_name(file: Path) -> str:
     return name
 
 
+def readable(name: str) -> str:
+    """A file's name as it can be printed and stored: bytes that are not UTF-8 and control characters become `_`."""
+    return _UNPRINTABLE.sub("_", name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+
+
 def _clean(name: str) -> str:
-    readable = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return _UNPRINTABLE.sub("_", readable).strip() or FALLBACK
+    return readable(name).strip() or FALLBACK

@@ -19,6 +19,7 @@ from inferir.frontend.facts import token_ids
 from inferir.frontend.gguf_metadata import metadata
 from inferir.frontend.model import ModelSource
 from inferir.frontend.model_files import optional_json, read_json
+from inferir.frontend.model_name import readable
 from inferir.frontend.tokenizers_library import parse
 from inferir.ir.manifest import Decision
 
@@ -29,6 +30,7 @@ DROPPED = ("chat_template", "name_or_path", "tokenizer_file")
 class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """size: one more than the largest id that has text (a model's vocabulary may be padded beyond it). Ids of special
     tokens. added: every added token and its id; control: those that are special. claims: who says what ends a text.
+    warnings: what was said when the tokenizer was exported.
     """
 
     size: int
@@ -40,6 +42,7 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     control: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
@@ -109,11 +112,9 @@ def _text(token: Any) -> str | None:
 
 
 def _from_gguf(source: ModelSource, dest: Path) -> _Exported:
-    from inferir.frontend.gguf_file import decisions
-
     templates = gguf_tokenizer.export(source.path, dest)
-    decided = (*decisions(source.path), *gguf_tokenizer.decisions(source.path), *write_templates(templates, dest))
-    return _Exported(gguf_claims(metadata(source.path)), decided)
+    decided = (*gguf_tokenizer.decisions(source.path), *write_templates(templates, dest))
+    return _Exported(gguf_claims(metadata(source.path), readable(source.path.name)), decided)
 
 
 def _defaults(source: ModelSource) -> dict[str, Any]:

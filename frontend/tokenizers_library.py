@@ -12,6 +12,10 @@ from inferir.frontend.model_files import read_bytes
 from inferir.ir.errors import FrontendError
 
 
+class TokenizerWarning(UserWarning):
+    """A tokenizer is odd but usable, or its files contradict each other; the message names file, key or token."""
+
+
 @contextmanager
 def failures_as(message: str) -> Iterator[None]:
     """Turn whatever the block raises into a `FrontendError` of one line that begins with `message`."""

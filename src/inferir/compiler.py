@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from inferir.frontend.decisions import decisions
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.model import ModelSource, load_source
 from inferir.frontend.tokenizer import TokenizerFacts
+from inferir.frontend.tokenizers_library import TokenizerWarning
 from inferir.ir.artifact import TensorRecord
 from inferir.ir.attn_split import max_partials
 from inferir.ir.bucket import Bucket, default_buckets, parse_buckets
@@ -131,7 +133,11 @@ def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, r
     def make_tokenizer(folder: Path) -> None:
         from inferir.frontend.tokenizer import export_tokenizer
 
-        (folder / TOKENIZER_FACTS).write_bytes(export_tokenizer(source, folder).to_json())
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            described = export_tokenizer(source, folder)
+        own = tuple(dict.fromkeys(str(w.message) for w in said if w.category.__module__.startswith("inferir.")))
+        (folder / TOKENIZER_FACTS).write_bytes(msgspec.structs.replace(described, warnings=own).to_json())
 
     digest = source.description_digest()
     trace_files, reason = through_cache(
@@ -145,6 +151,8 @@ def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, r
     graph = parse_graph(trace_files["graph.ir"].decode())
     files = {n: f for n, f in tokenizer.items() if n != TOKENIZER_FACTS}
     described = TokenizerFacts.from_json(tokenizer[TOKENIZER_FACTS])
+    for text in described.warnings:  # of this compile or the one that filled the cache
+        warnings.warn(text, TokenizerWarning, stacklevel=2)
     facts, ends = join_ends(facts, described, files)
     check_vocabulary(facts, described)
     found = (*decisions(source, options.dtype), *described.decisions, *ends)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from tiny_gguf import byte_alphabet
 
 from inferir import LLM, SamplingParams
 from inferir.compiler import CompileOptions, compile_model
+from inferir.frontend.tokenizers_library import TokenizerWarning
 from inferir.ir.artifact import read_manifest
 from inferir.ir.errors import InferirError
 
@@ -84,7 +86,7 @@ def test_an_answer_ends_where_the_template_ends_a_turn(tmp_path: Path) -> None:
     compile_model(str(path), tmp_path / "art", OPTIONS)
     ends = {d.value: d.source for d in read_manifest(tmp_path / "art").model.decisions if d.subject == "end of text"}
     assert ends == {
-        "0 <|endoftext|>": "GGUF: tokenizer.ggml.eos_token_id",
+        "0 <|endoftext|>": "model.gguf: tokenizer.ggml.eos_token_id",
         "2 <|im_end|>": "model.gguf: tokenizer.chat_template: ends the assistant's turn",
     }
     with LLM(tmp_path / "art") as llm:
@@ -93,3 +95,26 @@ def test_an_answer_ends_where_the_template_ends_a_turn(tmp_path: Path) -> None:
         on = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
         (answer,) = llm.chat([{"role": "user", "content": "X"}], on)
         assert answer.outputs[0].text == "YXZQ"
+
+
+def test_decisions_and_warnings_are_the_same_from_the_cache(tmp_path: Path) -> None:
+    """Each fact once, with the name that the file has now, and what was odd about the file is said again."""
+    gguf = chain("Ċ", "Y").drop("tokenizer.ggml.pre")
+    for name in ("one", "two"):
+        with pytest.warns(TokenizerWarning, match=rf"{name}\.gguf: tokenizer\.ggml\.pre is missing"):
+            compile_model(str(gguf.write(tmp_path / f"{name}.gguf")), tmp_path / name, OPTIONS)
+    with pytest.warns(TokenizerWarning, match=r"two\.gguf: tokenizer\.ggml\.pre is missing"):
+        compile_model(str(tmp_path / "two.gguf"), tmp_path / "two", OPTIONS)
+    decisions = read_manifest(tmp_path / "two").model.decisions
+    assert len(set(decisions)) == len(decisions)
+    assert {"architecture", "rope", "tokenizer", "end of text"} <= {d.subject for d in decisions}
+    assert not [d for d in decisions if "one.gguf" in d.source]
+
+
+def test_a_file_name_that_is_not_utf8(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.gguf"))
+    chain("Ċ", "Y").write(path)
+    compile_model(str(path), tmp_path / "art", OPTIONS)
+    model = read_manifest(tmp_path / "art").model
+    assert model.name == "caf_"
+    assert {d.source for d in model.decisions if d.subject == "tokenizer"} == {"caf_.gguf: tokenizer.ggml.model"}

@@ -54,8 +54,8 @@ def test_configs_of_a_folder() -> None:
 
 def test_metadata_of_a_gguf_file() -> None:
     keys = {f"tokenizer.ggml.{kind}_token_id": number for kind, number in (("eom", 3), ("eos", 1), ("eot", 2))}
-    assert [(c.ids, c.source) for c in gguf_claims(keys)] == [
-        ((1,), "GGUF: tokenizer.ggml.eos_token_id"),
-        ((2,), "GGUF: tokenizer.ggml.eot_token_id"),
-        ((3,), "GGUF: tokenizer.ggml.eom_token_id"),
+    assert [(c.ids, c.source) for c in gguf_claims(keys, "m.gguf")] == [
+        ((1,), "m.gguf: tokenizer.ggml.eos_token_id"),
+        ((2,), "m.gguf: tokenizer.ggml.eot_token_id"),
+        ((3,), "m.gguf: tokenizer.ggml.eom_token_id"),
     ]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tiny_tokenizers import CALL, byte_level, pieces
 
-from inferir.frontend.folder_tokenizer import TokenizerWarning
 from inferir.frontend.huggingface import api, quiet
 from inferir.frontend.model import load_source
 from inferir.frontend.tokenizer import TokenizerFacts, export_tokenizer
+from inferir.frontend.tokenizers_library import TokenizerWarning
 from inferir.ir.errors import FrontendError
 from inferir.runtime.tokenizer import Tokenizer as Served
 

@@ -30,7 +30,8 @@ from tiny_gguf import (
 from tokenizers import Tokenizer
 
 from inferir.frontend import gguf_pretokenizers
-from inferir.frontend.gguf_tokenizer import TOKENIZER_KEYS, TokenizerWarning, decisions, export, unaccounted
+from inferir.frontend.gguf_tokenizer import TOKENIZER_KEYS, decisions, export, unaccounted
+from inferir.frontend.tokenizers_library import TokenizerWarning
 from inferir.ir.errors import FrontendError
 
 STORED: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "gguf_rules.json").read_text())
@@ -38,7 +39,7 @@ KEY = "tokenizer.ggml."
 
 Make = Callable[[Tiny], Tokenizer]
 
-quietly = pytest.mark.filterwarnings("ignore::inferir.frontend.gguf_tokenizer.TokenizerWarning")
+quietly = pytest.mark.filterwarnings("ignore::inferir.frontend.tokenizers_library.TokenizerWarning")
 
 
 @pytest.fixture
