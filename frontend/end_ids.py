@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from inferir.frontend.gguf_vocabulary import NO_TOKEN
 from inferir.ir.errors import FrontendError
 from inferir.ir.manifest import Decision
 
@@ -52,7 +53,8 @@ def config_claims(generation: Mapping[str, Any], config: Mapping[str, Any]) -> t
 def gguf_claims(metadata: Mapping[str, Any], file: str) -> tuple[Claim, ...]:
     """What the metadata of the GGUF file `file` says about the end of a text, a turn and a message, in this order."""
     keys = [f"tokenizer.ggml.{kind}_token_id" for kind in ("eos", "eot", "eom")]
-    return tuple(claim for key in keys for claim in stated(metadata.get(key), f"{file}: {key}"))
+    named = ((key, metadata.get(key)) for key in keys)
+    return tuple(claim for key, value in named if value not in NO_TOKEN for claim in stated(value, f"{file}: {key}"))
 
 
 def join(

@@ -13,6 +13,7 @@ from inferir.frontend.gguf_keys import SAMPLING
 from inferir.frontend.gguf_metadata import Identity, identity, open_model
 from inferir.frontend.gguf_reference import reading
 from inferir.frontend.gguf_rope import EXPLICIT
+from inferir.frontend.gguf_vocabulary import NO_TOKEN
 from inferir.frontend.gguf_weights import GgufWeights, described
 from inferir.frontend.huggingface import api, one_line, quiet
 from inferir.ir.errors import FrontendError
@@ -29,10 +30,6 @@ __all__ = [
 ]
 
 _IDS = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
-
-
-# How files say that there is no such token: -1, also where the type has no sign.
-_NONE = (-1, 2**32 - 1)
 
 
 def load_config(path: Path) -> Any:
@@ -98,7 +95,7 @@ def _token_id(path: Path, kind: str) -> int | None:
     if key not in model.values:
         return None
     value, tokens = model.values[key], model.values.get("tokenizer.ggml.tokens")
-    if type(value) is int and value in _NONE:
+    if type(value) is int and value in NO_TOKEN:
         return None
     size = len(tokens) if isinstance(tokens, list) else described(path).sizes.vocabulary
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:

@@ -21,6 +21,9 @@ MERGES = "tokenizer.ggml.merges"
 # Values of tokenizer.ggml.token_type; 0 says nothing and counts as normal.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
+# How files say that there is no such token: -1, also where the type has no sign.
+NO_TOKEN = (-1, 2**32 - 1)
+
 # Keys of ids, and the name by which transformers' files call the token (None: no name there).
 ID_KEYS: dict[str, str | None] = {
     "tokenizer.ggml.bos_token_id": "bos_token",
@@ -135,6 +138,8 @@ def _special(stated: Mapping[str, Any], size: int) -> dict[str, int]:
         value = stated[key]
         if isinstance(value, bool) or not isinstance(value, int):
             raise FrontendError(f"{key}: expected a token id, found {_shown(value)}")
+        if value in NO_TOKEN:
+            continue
         if not 0 <= value < size:
             raise FrontendError(f"{key}: {value} is no token id; {TOKENS} has {size} tokens")
         found[key] = value

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import regex
+from gguf_models import tiny as tiny_model
+from gguf_models import vocabulary
 from tiny_gguf import (
     CONTROL,
     NORMAL,
@@ -31,6 +33,8 @@ from tokenizers import Tokenizer
 
 from inferir.frontend import gguf_pretokenizers
 from inferir.frontend.gguf_tokenizer import TOKENIZER_KEYS, decisions, export, unaccounted
+from inferir.frontend.model import load_source
+from inferir.frontend.tokenizer import export_tokenizer
 from inferir.frontend.tokenizers_library import TokenizerWarning
 from inferir.ir.errors import FrontendError
 
@@ -349,6 +353,16 @@ def test_broken_metadata_is_one_line_that_names_the_key(case: str, make: Make) -
 def test_oddities_are_said(tiny: Tiny, message: str, make: Make) -> None:
     with pytest.warns(TokenizerWarning, match=message):
         make(tiny)
+
+
+@pytest.mark.parametrize("none", [-1, 2**32 - 1])
+def test_an_id_may_say_that_there_is_no_such_token(none: int, tmp_path: Path) -> None:
+    kind = "i32" if none < 0 else "u32"
+    gguf = vocabulary(tiny_model("llama"), count=256).set(f"{KEY}padding_token_id", kind, none)
+    gguf = gguf.set(f"{KEY}eot_token_id", kind, none)
+    facts = export_tokenizer(load_source(str(gguf.write(tmp_path / "m.gguf")), "f32"), tmp_path / "out")
+    assert (facts.pad_token_id, facts.eos_token_id) == (None, 2)
+    assert [claim.ids for claim in facts.claims] == [(2,)]
 
 
 def test_characters_without_bytes_become_the_unknown_token(make: Make) -> None:
