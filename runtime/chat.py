@@ -13,7 +13,16 @@ import jinja2
 import jinja2.ext
 
 from inferir.ir.errors import ArtifactError, RequestError
-from inferir.runtime.chat_messages import TOOLS, VARIABLES, Message, clean, traced, traced_messages
+from inferir.runtime.chat_messages import (
+    TOOLS,
+    VARIABLES,
+    CallForm,
+    Message,
+    clean,
+    traced,
+    traced_messages,
+    with_calls_as,
+)
 from inferir.runtime.template_limits import LimitedEnvironment, rendering
 from inferir.runtime.tokenizer import read_json
 
@@ -71,6 +80,7 @@ class ChatTemplate:
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
         now: datetime | None = None,
+        calls: CallForm = "object",
     ) -> str:
         """The prompt for `messages`, special tokens included (so it must be tokenized without adding any).
 
@@ -88,7 +98,7 @@ class ChatTemplate:
             cleaned[-1]["content"] += marker
         given = {n: traced(v, VARIABLES, _VARIABLES, f"{_VARIABLES}.{n}") for n, v in (variables or {}).items()}
         values: dict[str, Any] = {
-            "messages": traced_messages(cleaned, self.source),
+            "messages": traced_messages(with_calls_as(cleaned, calls), self.source),
             "tools": traced(tools, TOOLS, "tools", "tools"),
             "add_generation_prompt": add_generation_prompt,
             "strftime_now": _clock(now or datetime.now()),

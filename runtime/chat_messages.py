@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.traced_text import Origin, trace
@@ -97,6 +97,31 @@ def _arguments(value: Any) -> Any:
     except (ValueError, RecursionError):
         return value
     return parsed if isinstance(parsed, dict) else value
+
+
+CallForm = Literal["object", "null", "text"]
+"""How a template gets calls: with arguments as an object, and an empty content where there is no text; with null as
+content there; or with that and arguments as JSON text, which is how the API writes calls.
+"""
+CALL_FORMS: tuple[CallForm, ...] = ("object", "null", "text")
+
+
+def with_calls_as(messages: Sequence[dict[str, Any]], form: CallForm) -> list[dict[str, Any]]:
+    """Cleaned messages with their calls in another form."""
+    return [_with_calls_as(m, form) if m.get("tool_calls") else m for m in messages]
+
+
+def _with_calls_as(message: dict[str, Any], form: CallForm) -> dict[str, Any]:
+    out = {**message, "content": message["content"] or (None if form != "object" else "")}
+    if form == "text":
+        out["tool_calls"] = [{**c, "function": _written(c["function"])} for c in message["tool_calls"]]
+    return out
+
+
+def _written(function: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = function["arguments"]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {**function, "arguments": text}
 
 
 def traced_messages(messages: Sequence[Message], source: str) -> list[dict[str, Any]]:

@@ -6,14 +6,14 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from inferir.ir.errors import ArtifactError, RequestError
 from inferir.ir.text_file import read_text
 from inferir.runtime.chat import ChatTemplate
-from inferir.runtime.chat_messages import TOOLS, Message, clean
+from inferir.runtime.chat_messages import CALL_FORMS, TOOLS, CallForm, Message, clean
 from inferir.runtime.tokenizer import read_json
 from inferir.runtime.traced_text import Origin, spans
 
@@ -36,6 +36,7 @@ class ChatPrompt:
 
     text: str
     warnings: tuple[str, ...] = ()
+    lost_calls: bool = False
 
 
 class ChatTemplates:
@@ -115,12 +116,13 @@ class ChatTemplates:
         """The prompt for a conversation, in which something of every message arrives.
 
         Raises `RequestError` where the template refuses the messages, or leaves one out; it names that message. Where
-        this befalls messages of the role "developer", they are tried as "system".
+        this befalls messages of the role "developer", they are tried as "system"; and where it befalls calls, other
+        forms of them that templates expect.
         """
         template = self.pick(tools=bool(tools))
         now = datetime.now()
 
-        def render(tried: Sequence[Message]) -> str:
+        def render(form: CallForm, tried: Sequence[Message]) -> str:
             return template.render(
                 tried,
                 tools=tools or None,
@@ -128,20 +130,25 @@ class ChatTemplates:
                 continue_final_message=continue_final_message,
                 variables=variables,
                 now=now,
+                calls=form,
             )
 
         cleaned = clean(messages)
-        try:
-            return _checked(cleaned, bool(tools), render)
-        except RequestError as first:
-            renamed = [{**m, "role": "system"} if m["role"] == "developer" else m for m in cleaned]
-            if renamed == cleaned:
-                raise
+        found: ChatPrompt | None = None
+        refusal: RequestError | None = None
+        for form in CALL_FORMS if any(m.get("tool_calls") for m in cleaned) else CALL_FORMS[:1]:
             try:
-                return _checked(renamed, bool(tools), render)
-            except RequestError as second:  # worth telling if it speaks of a role that the client gave
-                given = isinstance(second, _LostError) and second.role == cleaned[second.index]["role"]
-                raise (second if given else first) from None
+                prompt = _complete(cleaned, bool(tools), partial(render, form))
+            except RequestError as error:
+                refusal = refusal or error
+                continue
+            if not prompt.lost_calls:
+                return prompt
+            found = found or prompt
+        if found is not None:
+            return found
+        assert refusal is not None
+        raise refusal
 
     def _name(self, tools: bool) -> str:
         return TOOL_USE if tools and TOOL_USE in {*self._templates, *self.problems} else DEFAULT
@@ -159,6 +166,21 @@ class _LostError(RequestError):
 Render = Callable[[Sequence[Message]], str]
 
 
+def _complete(messages: list[dict[str, Any]], tools: bool, render: Render) -> ChatPrompt:
+    """As `_checked`, of messages as they are or with "system" for the role "developer"."""
+    try:
+        return _checked(messages, tools, render)
+    except RequestError as first:
+        renamed = [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
+        if renamed == messages:
+            raise
+        try:
+            return _checked(renamed, tools, render)
+        except RequestError as second:  # worth telling if it speaks of a role that the client gave
+            given = isinstance(second, _LostError) and second.role == messages[second.index]["role"]
+            raise (second if given else first) from None
+
+
 def _checked(messages: list[dict[str, Any]], tools: bool, render: Render) -> ChatPrompt:
     """What is rendered, if something of every message is in it."""
     text = render(messages)
@@ -169,10 +191,9 @@ def _checked(messages: list[dict[str, Any]], tools: bool, render: Render) -> Cha
     warnings = []
     if tools and TOOLS not in arrived:
         warnings.append("the chat template does not tell the model of the tools")
-    for i, message in enumerate(messages):
-        if message.get("tool_calls") and (i, "calls") not in arrived:
-            warnings.append(f"the chat template leaves out the tool_calls of messages[{i}]")
-    return ChatPrompt(text, tuple(warnings))
+    lost_calls = [i for i, m in enumerate(messages) if m.get("tool_calls") and (i, "calls") not in arrived]
+    warnings += [f"the chat template leaves out the tool_calls of messages[{i}]" for i in lost_calls]
+    return ChatPrompt(text, tuple(warnings), bool(lost_calls))
 
 
 def _arrived(text: str) -> set[Origin | tuple[int | None, str]]:

@@ -148,6 +148,36 @@ def test_calls_that_are_left_out_are_told() -> None:
     assert found.warnings == ("the chat template leaves out the tool_calls of messages[1]",)
 
 
+@pytest.mark.parametrize("given", ['{"a": "one"}', {"a": "one"}], ids=["text", "object"])
+@pytest.mark.parametrize("content", [None, "", "Let me see."])
+@pytest.mark.parametrize("arguments", ["+ c.function.arguments", "~ c.function.arguments | tojson"])
+@pytest.mark.parametrize("condition", ["m.tool_calls", "m.content is none", "m.content is none or m.tool_calls"])
+def test_calls_in_the_form_that_the_template_expects(condition: str, arguments: str, content: Any, given: Any) -> None:
+    """Some templates write calls only beside null as content, and some want their arguments as text."""
+    source = (
+        "{% for m in messages %}{% if m.role == 'assistant' and (CONDITION) %}{{ m.content or '' }}"
+        "{% for c in m.tool_calls %}{{ '<call>' + c.function.name ARGUMENTS }}{% endfor %}"
+        "{% else %}<{{ m.role }}>{{ m.content + '' }}{% endif %}{% endfor %}"
+    )
+    source = source.replace("CONDITION", condition).replace("ARGUMENTS", arguments)
+    call = {**CALL, "function": {"name": "add", "arguments": given}}
+    messages = [USER, {"role": "assistant", "content": content, "tool_calls": [call]}, {"role": "tool", "content": "3"}]
+    found = prompt(source, *messages)
+    if condition == "m.content is none" and content:
+        assert found.warnings == ("the chat template leaves out the tool_calls of messages[1]",)
+        assert found.text == "<user>hello<assistant>Let me see.<tool>3"
+    else:
+        assert found.warnings == ()
+        # `tojson` of text would quote it: the form with text is for templates that cannot use an object.
+        assert found.text == "<user>hello" + (content or "") + '<call>add{"a": "one"}<tool>3'
+
+
+def test_a_refusal_of_calls_is_told_as_it_is() -> None:
+    source = "{% for m in messages %}{{ raise_exception('one call only') if m.tool_calls else m.content }}{% endfor %}"
+    with pytest.raises(RequestError, match="one call only"):
+        prompt(source, USER, {"role": "assistant", "tool_calls": [CALL, CALL]})
+
+
 def test_tools_that_the_template_ignores_are_told() -> None:
     (warning,) = prompt(BRANCHES, USER, tools=[TOOL]).warnings
     assert "tools" in warning
