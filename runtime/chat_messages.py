@@ -41,7 +41,8 @@ def _message(message: Message, index: int) -> dict[str, Any]:
     out = {name: value for name, value in message.items() if name in ("role", "content") or not _nothing(value)}
     content, refusal = message.get("content"), message.get("refusal")
     # What an assistant refused to say is what it said, where that is all there is.
-    out["content"] = _content(refusal if content is None and isinstance(refusal, str) else content, index)
+    refused = isinstance(refusal, str) and refusal != "" and _nothing(content)
+    out["content"] = _content(refusal if refused else content, index)
     if "tool_calls" in out:
         out["tool_calls"] = _tool_calls(out["tool_calls"], index)
     return out
@@ -66,9 +67,12 @@ def _content(content: Any, index: int) -> str:
 
 def _part(part: Any, index: int) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    text = part.get(_PARTS.get(kind, "")) if isinstance(part, Mapping) and isinstance(kind, str) else None
-    if not isinstance(text, str):
+    key = _PARTS.get(kind) if isinstance(part, Mapping) and isinstance(kind, str) else None
+    if key is None:
         raise RequestError(f"messages[{index}] has a part of type {kind!r}; only text is supported", "messages")
+    text = part.get(key)
+    if not isinstance(text, str):
+        raise RequestError(f"messages[{index}] has a part of type {kind!r}, whose {key!r} must be a string", "messages")
     return text
 
 

@@ -44,8 +44,11 @@ def close(sockets: list[socket.socket], uds: str | None = None) -> None:
 def _listen_tcp(host: str, port: int) -> list[socket.socket]:
     if not 0 <= port <= 65535:
         raise EngineError(f"port {port} is not a port; it must be from 0 to 65535")
-    if not host.strip():
-        raise EngineError("--host is empty; give 0.0.0.0 or :: for all interfaces, or localhost for this machine only")
+    if host.strip() in ("", "*"):  # which some systems take for a name, that of this machine
+        shown = "empty" if not host.strip() else "no address"
+        raise EngineError(
+            f"--host is {shown}; give 0.0.0.0 or :: for all interfaces, or localhost for this machine only"
+        )
     addresses = _resolve(host)
     for _ in range(_TRIES if port == 0 and len(addresses) > 1 else 1):
         sockets = _bind_all(host, port, addresses)

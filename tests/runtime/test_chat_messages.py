@@ -54,8 +54,21 @@ def test_nothing_in_calls() -> None:
 def test_refusals_are_text() -> None:
     parts = [{"type": "text", "text": "No: "}, {"type": "refusal", "refusal": "I will not."}]
     assert clean([{"role": "assistant", "content": parts}])[0]["content"] == "No: I will not."
-    with pytest.raises(RequestError, match=r"messages\[0\] has a part of type 'refusal'"):
+    with pytest.raises(
+        RequestError, match=r"messages\[0\] has a part of type 'refusal', whose 'refusal' must be a str"
+    ):
         clean([{"role": "assistant", "content": [{"type": "refusal", "text": "x"}]}])
+    with pytest.raises(RequestError, match=r"messages\[0\] has a part of type 'text', whose 'text' must be a string"):
+        clean([{"role": "user", "content": [{"type": "text", "text": None}]}])
+    with pytest.raises(RequestError, match=r"a part of type \['text'\]; only text is supported"):
+        clean([{"role": "user", "content": [{"type": ["text"], "text": "x"}]}])
+
+
+@pytest.mark.parametrize("nothing", [{}, {"content": None}, {"content": ""}, {"content": []}])
+def test_a_refusal_is_what_was_said_where_there_is_no_content(nothing: dict[str, Any]) -> None:
+    (message,) = clean([{"role": "assistant", "refusal": "No.", **nothing}])
+    assert message["content"] == "No."
+    assert clean([{"role": "assistant", "refusal": "No.", "content": "Yes."}])[0]["content"] == "Yes."
     with pytest.raises(RequestError, match="part of type"):
         clean([{"role": "assistant", "content": [{"type": ["text"], "text": "x"}]}])
 

@@ -68,6 +68,13 @@ def test_an_empty_host_says_what_to_write(host: str) -> None:
         listen(host, 0)
 
 
+def test_a_star_is_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some systems take it for the loopback address, whoever writes it means all interfaces."""
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: pytest.fail("it was looked up"))
+    with pytest.raises(EngineError, match=re.escape("--host is no address; give 0.0.0.0 or :: for all interfaces")):
+        listen("*", 0)
+
+
 def test_hosts_that_are_none() -> None:
     for host in ("no such host", "a" * 300, "é" * 70, "1.2.3.4.5", "\udcff", "a\0b"):
         with pytest.raises(EngineError, match="cannot be resolved"):
