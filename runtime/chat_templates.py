@@ -32,7 +32,9 @@ class Source:
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """A rendered conversation, with its origins marked. warnings: what the template left out, for people."""
+    """A rendered conversation, with its origins marked. warnings: what the template left out, for people. lost_calls:
+    whether calls are among that.
+    """
 
     text: str
     warnings: tuple[str, ...] = ()
