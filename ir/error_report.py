@@ -10,6 +10,7 @@ from inferir.ir.errors import InferirError
 INTERNAL = 70  # EX_SOFTWARE
 _BYTE = re.compile("[\udc80-\udcff]")
 _REFUSED = re.compile(r"can't allocate memory|not enough memory|std::bad_alloc|Cannot allocate memory", re.IGNORECASE)
+"""What libraries in C++ say where Python has `MemoryError`."""
 
 
 def printable(text: str) -> str:
@@ -44,15 +45,15 @@ def _cause(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         what = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes | os.PathLike) else ""
         return f"{what}{error.strerror or text or type(error).__name__}"
-    if isinstance(error, MemoryError) or _REFUSED.search(text):
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _REFUSED.search(text)):
         return "out of memory"
     if isinstance(error, RecursionError):
         return "what was given is nested too deeply"
     if isinstance(error, UnicodeError):
         return f"text in another encoding than is expected here: {text}"
-    if isinstance(error, ImportError):
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] != "inferir":
         return f"a library cannot be loaded: {error}"
-    if isinstance(error, RuntimeError) and "can't start new thread" in text:
+    if isinstance(error, RuntimeError) and text == "can't start new thread":
         return "cannot start a thread: the limit of processes and threads is reached (ulimit -u)"
     if isinstance(getattr(error, "errno", None), int) and getattr(error, "strerror", None):
         return f"{error.strerror}"  # type: ignore[attr-defined] # ZeroMQ's errors are no OSError

@@ -10,6 +10,7 @@ import pytest
 from inferir.ir.error_report import INTERNAL, describe, one_line, printable
 from inferir.ir.errors import ArtifactError
 
+BUG = "this is a bug in Inferir: "
 THREADS = "cannot start a thread: the limit of processes and threads is reached (ulimit -u)"
 
 
@@ -39,8 +40,12 @@ class ExitThreeError(ArtifactError):
         (RuntimeError("can't start new thread"), THREADS, 1),
         (RecursionError("maximum"), "what was given is nested too deeply", 1),
         (ImportError("libx.so: cannot open"), "a library cannot be loaded: libx.so: cannot open", 1),
-        (ZeroDivisionError("by zero"), "this is a bug in Inferir: ZeroDivisionError: by zero", INTERNAL),
-        (ValueError("by \x1b[31mred"), "this is a bug in Inferir: ValueError: by \\x1b[31mred", INTERNAL),
+        (ImportError("no x", name="torch"), "a library cannot be loaded: no x", 1),
+        (ImportError("no x", name="inferir.ir"), BUG + "ImportError: no x", INTERNAL),
+        (KeyError("not enough memory"), BUG + "KeyError: 'not enough memory'", INTERNAL),
+        (RuntimeError("why can't start new thread?"), BUG + "RuntimeError: why can't start new thread?", INTERNAL),
+        (ZeroDivisionError("by zero"), BUG + "ZeroDivisionError: by zero", INTERNAL),
+        (ValueError("by \x1b[31mred"), BUG + "ValueError: by \\x1b[31mred", INTERNAL),
     ],
 )  # fmt: skip
 def test_describe(error: Exception, line: str, status: int) -> None:
