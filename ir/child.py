@@ -35,7 +35,7 @@ def die_with_parent() -> None:
 
 
 def before_exec() -> Callable[[], None]:
-    """The same for a program that is not ours: a `preexec_fn` for a parent without other threads."""
+    """The same for a program that is not ours: a `preexec_fn` for a parent without other threads in Python."""
     prctl, parent = _prctl(), os.getpid()
 
     def arm() -> None:

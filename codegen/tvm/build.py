@@ -20,6 +20,7 @@ from typing import Any
 from inferir.codegen.tvm.llvm_lib import library
 from inferir.codegen.tvm.parse import parse_module
 from inferir.codegen.tvm.source import helper_names
+from inferir.ir.child import before_exec
 from inferir.ir.errors import CodegenError
 from inferir.ir.held_folder import HeldFolder, scratch_folder
 from inferir.ir.target import Target
@@ -106,7 +107,14 @@ def _link(module: Any, folder: HeldFolder) -> bytes:
     module.write_to_file(obj)
     Path(exports).write_text(_EXPORTS)
     command = [_linker(), *_LINK, f"--version-script={exports}", "-o", out, obj]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, pass_fds=(folder.descriptor,))
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        pass_fds=(folder.descriptor,),
+        preexec_fn=before_exec(),
+    )
     if done.returncode:
         raise CodegenError(f"linking failed: {done.stderr.strip()}")
     return Path(out).read_bytes()

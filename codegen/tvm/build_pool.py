@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from inferir.codegen.tvm.build_worker import Worker, WorkerDiedError
+from inferir.ir.error_report import describe
 from inferir.ir.errors import CodegenError
 from inferir.ir.target import Target
 
@@ -97,7 +98,7 @@ class _Builds:
             except CodegenError as error:
                 self.errors.append(error)
             except Exception as error:
-                self.errors.append(CodegenError(f"building kernels failed: {error}"))
+                self.errors.append(CodegenError(f"building kernels failed: {describe(error)[0]}"))
             return
 
     def _build_alone(self, index: int) -> None:
@@ -113,7 +114,7 @@ class _Builds:
                         "other beside it; the machine may be short of memory"
                     ) from None
             except OSError as error:
-                raise CodegenError(f"building kernels failed: {error}") from None
+                raise CodegenError(f"building kernels failed: {describe(error)[0]}") from None
 
     def _build(self, worker: Worker, index: int) -> None:
         self.tries[index] += 1

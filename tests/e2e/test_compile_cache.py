@@ -15,6 +15,7 @@ from typing import Any
 import families
 import numpy as np
 import pytest
+from serving import alive
 
 from inferir import LLM
 from inferir.codegen.cache import CompileCache
@@ -62,14 +63,6 @@ def command(model: Path, out: Path, cache: Path, temporary: Path | None = None) 
 
 def leftovers(cache: Path) -> list[Path]:
     return [p for p in cache.rglob("*") if p.name.startswith(".") or p.parent.name == "incoming"]
-
-
-def running(pid: int) -> bool:
-    """Whether a process exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def builders(parent: int) -> list[int]:
@@ -209,7 +202,7 @@ def test_build_processes_end_with_a_killed_compile(model: Path, tmp_path: Path) 
     workers = until(lambda: builders(process.pid))
     process.kill()
     process.wait()
-    until(lambda: not any(map(running, workers)))
+    until(lambda: not any(map(alive, workers)))
     process.communicate()
     assert not (tmp_path / "art").exists()
 

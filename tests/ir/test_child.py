@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from serving import alive
 
 from inferir.ir.child import child_environment
 
@@ -29,13 +29,6 @@ else:
     subprocess.Popen(["sh", "-c", "echo $$ False; exec sleep 600"], preexec_fn=before_exec())
 time.sleep(600)
 """
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def gone(pid: int, seconds: float = 30.0) -> bool:

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from serving import alive
 
 from inferir.codegen.tvm import build_pool, build_worker
 from inferir.codegen.tvm.build_pool import BuildJob, build_many
@@ -160,13 +162,6 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_processes_end_with_a_killed_parent(host: Target, tmp_path: Path) -> None:
     """While they are busy: what they would read next does not come into it."""
     command = [sys.executable, "-c", PARENT, MODULE, host.name]
@@ -181,7 +176,33 @@ def test_processes_end_with_a_killed_parent(host: Target, tmp_path: Path) -> Non
         parent.kill()
         parent.wait()
         end = time.monotonic() + 60
-        while any(map(running, workers)) and time.monotonic() < end:
+        while any(map(alive, workers)) and time.monotonic() < end:
             time.sleep(0.01)
-        assert not any(map(running, workers))
+        assert not any(map(alive, workers))
     build_many([BuildJob("t1", MODULE.replace("AMOUNT", "1"), host)])
+
+
+def test_the_linker_ends_with_a_killed_worker(host: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    linker = tmp_path / "ld.lld"
+    linker.write_text("#!/bin/sh\nexec sleep 60\n")
+    linker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    linkers: list[int] = []
+
+    def kill_while_it_links(worker: Worker) -> None:
+        pid = worker._process.pid
+        while not linkers and worker._process.poll() is None:
+            time.sleep(0.01)
+            linkers.extend(children(pid))
+        worker.kill()
+
+    with Worker() as worker:
+        killing = threading.Thread(target=kill_while_it_links, args=(worker,))
+        killing.start()
+        with pytest.raises(WorkerDiedError, match="SIGKILL"):
+            worker.build("t1", MODULE.replace("AMOUNT", "1"), host)
+        killing.join()
+    end = time.monotonic() + 20
+    while alive(linkers[0]) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not alive(linkers[0])
