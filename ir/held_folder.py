@@ -96,10 +96,12 @@ def make_held(parent: int, where: Path, prefix: str) -> HeldFolder:
         if os.fstat(folder).st_uid != os.geteuid():
             raise PermissionError(EPERM, "a private folder was replaced by another user", str(where / name))
         return HeldFolder(where / name, folder, os.dup(parent), _take_lock(folder))
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             _remove(parent, name, folder)
         os.close(folder)
+        if isinstance(error, OSError):  # such as a full disk; what it names is but the mark, if anything
+            raise OSError(error.errno, error.strerror, str(where)) from error
         raise
 
 

@@ -240,3 +240,14 @@ def test_descriptors_do_not_pile_up(tmp_path: Path) -> None:
         abandoned(tmp_path)
         sweep(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_full_disk_is_reported_with_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(held_folder.os, "write", full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        held(tmp_path)
+    assert raised.value.filename == str(tmp_path)
+    assert list(tmp_path.iterdir()) == []
