@@ -29,7 +29,7 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
     if n > service.options.max_sequences:
         raise ApiError.invalid(f"n={n} is more than {service.options.max_sequences} sequences in one request", "n")
     usage, continuous = fields.stream_options(body)
-    use, body = _tool_use(service, body)
+    use, body = await _tool_use(service, body)
     params = engine_params(body, service.sampling.values, _most_tokens(body), None)
     params |= _logprobs(service, body)
     if use is not None and not use.forced and any(t["function"].get("strict") for t in body["tools"]):
@@ -40,7 +40,7 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
     ids = truncate(await service.chat_tokens(body, headers, must_fit), body, service.max_model_len)
     service.check_prompt(ids, "messages")
     check_priority(service, body)
-    generation = Generation(service.client, [ids], params, wish(body, *_structure(use)))
+    generation = Generation(service.client, [ids], params, await wish(service, body, *_structure(use)))
     answer = _Answer(service, body, generation, use)
     await while_connected(request, generation.start())
     events = answer.stream(usage, continuous) if body.get("stream") else None
@@ -201,7 +201,7 @@ def _most_tokens(body: Mapping[str, Any]) -> int | None:
     return newer if older is None else older
 
 
-def _tool_use(service: Service, body: Mapping[str, Any]) -> tuple[ToolUse | None, Mapping[str, Any]]:
+async def _tool_use(service: Service, body: Mapping[str, Any]) -> tuple[ToolUse | None, Mapping[str, Any]]:
     """What the request does with tools, and its fields with the tools that the template gets.
 
     What that takes is loaded with the first request that has tools.
@@ -210,5 +210,5 @@ def _tool_use(service: Service, body: Mapping[str, Any]) -> tuple[ToolUse | None
         return None, body
     from inferir.server.tools import shown_tools, tool_use
 
-    use = tool_use(body, service.tool_style, service.tokenizer)
+    use = await service.in_thread(tool_use, body, service.tool_style, service.tokenizer)
     return use, {**body, "tools": shown_tools(body, without=service.options.hide_unused_tools)}

@@ -39,7 +39,7 @@ async def completions(service: Service, request: Request, body: Mapping[str, Any
             params["prompt_logprobs"] = max(body["logprobs"], body.get("prompt_logprobs") or 0)
     check_priority(service, body)
     prompts = await _prompts(service, body, n)
-    generation = Generation(service.client, prompts, params, wish(body), discard=scoring)
+    generation = Generation(service.client, prompts, params, await wish(service, body), discard=scoring)
     echoes = _echoes(service, body, prompts)
     answer = _Answer(service, body, generation, echoes)
     await while_connected(request, generation.start())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from inferir.ir.errors import RequestError
 from inferir.server import fields
 from inferir.server.errors import ApiError
 from inferir.server.generation import Wish
@@ -49,13 +48,14 @@ def check_priority(service: Service, body: Mapping[str, Any]) -> None:
         raise ApiError.invalid(text, "priority")
 
 
-def wish(
+async def wish(
+    service: Service,
     body: Mapping[str, Any],
     forced: StructuredSpec | None = None,
     beside_calls: Callable[[StructuredSpec], StructuredSpec] | None = None,
 ) -> Wish:
     """What else the engine is asked for. forced: the grammar of a tool call. beside_calls: makes the grammar of a text
-    or calls from that of the text.
+    or calls from that of the text. Raises `ApiError`.
     """
     spec = forced
     form = body.get("response_format") or {"type": "text"}
@@ -66,12 +66,9 @@ def wish(
             other = "structured_outputs" if body.get("structured_outputs") else "response_format"
             text = f"tool_choice forces a call, and {other} asks for another text; they exclude each other"
             raise ApiError.invalid(text, "tool_choice")
-        try:
-            spec = structured_spec(body)
-            if spec is not None and beside_calls is not None:
-                spec = beside_calls(spec)
-        except RequestError as error:
-            raise ApiError.from_request_error(error) from None
+        spec = await service.in_thread(structured_spec, body)  # it may take some tenths of a second
+        if spec is not None and beside_calls is not None:
+            spec = await service.in_thread(beside_calls, spec)
     structured = None
     if spec is not None:
         value = list(spec.value) if isinstance(spec.value, tuple) else spec.value

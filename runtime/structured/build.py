@@ -28,6 +28,8 @@ _REASONS = {
     "too big": "it is too complex; make it simpler",
     "too large": "it is too complex; make it simpler",
     "recursion limit": "it is nested too deeply",
+    "min/maxProperties": "maxProperties beside optional properties in an object that allows others is not supported",
+    "grammar.symbols.len()": "it is too complex; make it simpler",
 }
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 from inferir.runtime.structured.references import BrokenReferenceError, Resolver
 
-MAX_STEPS = 50_000
+MAX_STEPS = 100_000
+MAX_FACETS = 64
 _ALL = frozenset(("object", "array", "string", "number", "boolean", "null"))
 _DEPTH = 70
+_APART_FORMATS = {"date", "date-time", "time", "duration", "email", "ipv4", "uuid"}  # no text has two of them
 _SIZES = (("string", "minLength", "maxLength"), ("array", "minItems", "maxItems"))
 
 
@@ -20,13 +23,19 @@ class Exclusion:
         self._resolver = resolver
         self._left = MAX_STEPS
 
+    @property
+    def spent(self) -> bool:
+        """Whether the budget is used up."""
+        return self._left < 0
+
     def proven(self, a: Any, b: Any, depth: int = 0) -> bool:
         """Whether no value can satisfy both `a` and `b`."""
-        self._left -= 1
+        left, right = self._facets(a), self._facets(b)
+        self._left -= len(left) * len(right)
         if self._left < 0 or depth > _DEPTH:
             return False
-        left, right = list(self._facets(a)), list(self._facets(b))
-        if any(self._apart(x, y, depth) for x in left for y in right):
+        required = _required(left) | _required(right)
+        if any(self._apart(x, y, required, depth) for x in left for y in right):
             return True
         return self._branches(left, b, depth) or self._branches(right, a, depth)
 
@@ -40,20 +49,60 @@ class Exclusion:
             if isinstance(facet.get(key), list)
         )
 
-    def _facets(self, schema: Any, depth: int = 0) -> Iterator[Any]:
-        """Schemas that all must hold where `schema` does: itself, what it refers to, and the parts of its `allOf`."""
-        yield schema
-        if not isinstance(schema, dict) or depth > _DEPTH:
-            return
-        if isinstance(schema.get("$ref"), str):
-            try:
-                yield from self._facets(self._resolver.resolve(schema["$ref"])[1], depth + 1)
-            except BrokenReferenceError:
-                return
-        for part in schema.get("allOf", ()):
-            yield from self._facets(part, depth + 1)
+    def unproven(self, parts: list[Any]) -> tuple[int, int] | None:
+        """Two of `parts` for which there is no proof; None if all exclude one another."""
+        tags = [self._tags(part) for part in parts]
+        for name in set(tags[0]).intersection(*tags[1:]):
+            if _all_differ([key(v) for v in tag[name]] for tag in tags):
+                return None
+        listed: dict[Any, int] = {}  # which part lists a value; lists are compared all at once
+        lists = [isinstance(part, dict) and _values(part) is not None for part in parts]
+        for i, part in enumerate(parts):
+            for value in _values(part) or () if lists[i] else ():
+                first = listed.setdefault(key(value), i)
+                if first != i and not self.proven(parts[first], part):
+                    return first, i
+        others = [i for i, is_list in enumerate(lists) if not is_list]
+        for i in others:
+            for j in range(len(parts)):
+                if (lists[j] or j < i) and not self.proven(parts[j], parts[i]):
+                    return min(i, j), max(i, j)
+        return None
 
-    def _apart(self, a: Any, b: Any, depth: int) -> bool:
+    def _tags(self, part: Any) -> dict[str, list[Any]]:
+        """Properties that objects of `part` must have, each with one of listed values; none if it allows more."""
+        facets = [f for f in self._facets(part) if isinstance(f, dict)]
+        required = _required(facets)
+        if not any(_types(f) == {"object"} for f in facets):
+            return {}
+        found: dict[str, list[Any]] = {}
+        for facet in facets:
+            for name, value in facet.get("properties", {}).items():
+                values = _values(value) if isinstance(value, dict) and name in required else None
+                if values is not None:
+                    found[name] = values
+        return found
+
+    def _facets(self, schema: Any) -> list[Any]:
+        """Schemas that all must hold where `schema` does: itself, what it refers to, and the parts of its `allOf`."""
+        found: list[Any] = []
+        left, seen = [schema], set[int]()
+        while left and len(found) < MAX_FACETS:
+            part = left.pop()
+            if id(part) in seen:
+                continue
+            found.append(part)
+            seen.add(id(part))
+            if isinstance(part, dict):
+                left += part.get("allOf", ())
+                if isinstance(part.get("$ref"), str):
+                    with contextlib.suppress(BrokenReferenceError):
+                        left.append(self._resolver.resolve(part["$ref"])[1])
+        self._left -= len(found)
+        return found
+
+    def _apart(self, a: Any, b: Any, required: set[str], depth: int) -> bool:
+        """Whether no value satisfies `a` and `b`; an object must have the keys `required` to satisfy all that holds."""
         if a is False or b is False:
             return True
         if a is True or b is True:
@@ -63,6 +112,7 @@ class Exclusion:
         if not both:
             return True
         mine, others = _values(a), _values(b)
+        self._left -= (len(mine or ()) + len(others or ())) // 8
         if mine is not None and others is not None:
             return {key(v) for v in mine}.isdisjoint(key(v) for v in others)
         for values, schema in ((mine, b), (others, a)):
@@ -72,18 +122,33 @@ class Exclusion:
             return True
         if any(both == {kind} and _sizes_apart(a, b, low, high) for kind, low, high in _SIZES):
             return True
-        return both == {"object"} and self._objects_apart(a, b, depth)
+        if both == {"string"} and len({a.get("format"), b.get("format")} & _APART_FORMATS) == 2:
+            return True
+        return both == {"object"} and self._objects_apart(a, b, required, depth)
 
-    def _objects_apart(self, a: dict[str, Any], b: dict[str, Any], depth: int) -> bool:
-        for x, y in ((a, b), (b, a)):
-            mine, other = x.get("properties", {}), y.get("properties", {})
-            for name in x.get("required", ()):
-                if name in mine and name in other:
-                    if self.proven(mine[name], other[name], depth + 1):
-                        return True
-                elif name not in other and y.get("additionalProperties") is False and not y.get("patternProperties"):
+    def _objects_apart(self, a: dict[str, Any], b: dict[str, Any], required: set[str], depth: int) -> bool:
+        mine, other = a.get("properties", {}), b.get("properties", {})
+        for name in required:
+            if name in mine and name in other and self.proven(mine[name], other[name], depth + 1):
+                return True
+            for x, listed in ((a, mine), (b, other)):
+                if name not in listed and x.get("additionalProperties") is False and not x.get("patternProperties"):
                     return True
         return False
+
+
+def _all_differ(lists: Iterable[list[Any]]) -> bool:
+    """Whether no value is in two lists."""
+    seen: set[Any] = set()
+    for values in map(set, lists):
+        if not seen.isdisjoint(values):
+            return False
+        seen |= values
+    return True
+
+
+def _required(facets: list[Any]) -> set[str]:
+    return {name for facet in facets if isinstance(facet, dict) for name in facet.get("required", ())}
 
 
 def key(value: Any) -> Any:

@@ -52,6 +52,9 @@ def check_regex(pattern: str) -> str | None:
                 return f"{pattern[: found.end()][-8:]!r} repeats a repetition, which is not supported; use a group"
             quantified, lazy = True, quantified
         else:
+            if part in ("(?=", "(?!") or pattern.startswith(("(?<=", "(?<!"), found.start()):
+                kind = "look-behind" if part == "(?<" else "look-ahead"
+                return f"{kind} is not supported: {pattern[found.start() :][:8]!r}"
             if part.startswith("(?") and "x" in part:
                 return f"the flag x in {part!r} is not supported"
             quantified = lazy = False

@@ -29,6 +29,8 @@ MAX_PATTERN_PROPERTIES = 32
 MAX_COUNTED_PROPERTIES = 64
 MAX_MULTIPLE = 10_000
 MAX_ALTERNATIVES = 500
+NO_BOUND = 1 << 31
+"""Counts that no text reaches."""
 FORMATS = ("date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
 """Formats that are enforced."""
 
@@ -71,6 +73,7 @@ class _Checker:
         self._multiples: set[Fraction] = set()
         self._seen: set[int] = set()
         self._targets: list[tuple[str, Any]] = []
+        self._exclusive: list[tuple[list[Any], str]] = []
         self._ending: set[str] = set()  # places whose references were followed to their end
 
     def run(self) -> None:
@@ -78,6 +81,8 @@ class _Checker:
         while self._targets:  # references may lead to where no keyword leads
             place, target = self._targets.pop()
             self._node(target, place, 0)
+        for listed, where in self._exclusive:  # once all that they refer to is known to be well formed
+            self._one_of(listed, where)
         if math.lcm(*(m.numerator for m in self._multiples)) > MAX_MULTIPLE:
             raise _RefusedError(f"its multipleOf values have a common multiple beyond {MAX_MULTIPLE} units")
         _Widths(self._resolver).check(self.root)
@@ -87,11 +92,9 @@ class _Checker:
             if id(schema) in self._seen:
                 return
             self._seen.add(id(schema))
-        self._nodes += 1
+        self._count(1)
         if depth > MAX_DEPTH:
             raise _RefusedError(f"{_place(where)} is nested more than {MAX_DEPTH} levels deep")
-        if self._nodes > MAX_NODES:
-            raise _RefusedError(f"it has more than {MAX_NODES} parts")
         if isinstance(schema, bool):
             if not schema and where == "#":
                 raise _RefusedError("false allows nothing")
@@ -108,7 +111,12 @@ class _Checker:
         for step, child in parts(schema):
             self._node(child, where + step, depth + 1)
         if "oneOf" in schema:
-            self._one_of(schema["oneOf"], where)
+            self._exclusive.append((schema["oneOf"], where))
+
+    def _count(self, parts: int) -> None:
+        self._nodes += parts
+        if self._nodes > MAX_NODES:
+            raise _RefusedError(f"it has more than {MAX_NODES} parts")
 
     def _keywords(self, schema: dict[str, Any], where: str) -> None:
         for key in _UNSUPPORTED:
@@ -133,9 +141,13 @@ class _Checker:
         if "enum" in schema and (not isinstance(schema["enum"], list) or not schema["enum"]):
             raise _RefusedError(f"enum of {_place(where)} must be a list with at least one value")
         for key in ("enum", "const"):
-            if key in schema and _depth(schema[key]) > MAX_DEPTH:
+            if key not in schema:
+                continue
+            size, depth = _extent(schema[key])
+            self._count(size)
+            if depth > MAX_DEPTH:
                 raise _RefusedError(f"{key} of {_place(where)} is nested more than {MAX_DEPTH} levels deep")
-            if key in schema and not _exact(schema[key]):
+            if not _exact(schema[key]):
                 raise _RefusedError(f"{key} of {_place(where)} has a number beyond the precision of floating point")
         values = [schema["const"]] if "const" in schema else schema.get("enum", [])
         if values and "type" in schema and not any(_has_type(v, schema["type"]) for v in values):
@@ -188,6 +200,8 @@ class _Checker:
         required = schema.get("required", [])
         if not isinstance(required, list) or not all(isinstance(r, str) for r in required):
             raise _RefusedError(f"required of {_place(where)} must be a list of names")
+        if len(required) > MAX_PROPERTIES:
+            raise _RefusedError(f"{_place(where)} requires {len(required)} properties, more than {MAX_PROPERTIES}")
         names = schema.get("properties", {})
         if schema.get("additionalProperties") is False and "patternProperties" not in schema:
             missing = [r for r in required if r not in names]
@@ -203,23 +217,30 @@ class _Checker:
             raise _RefusedError(
                 f"minProperties of {_place(where)} asks for several keys beyond those required, which is not supported"
             )
+        closed = schema.get("additionalProperties") is False or "unevaluatedProperties" in schema
+        if optional and not closed and schema.get("maxProperties", NO_BOUND) < NO_BOUND:
+            raise _RefusedError(
+                f"{_place(where)} has optional properties, allows others and uses maxProperties, which together is not "
+                "supported; use additionalProperties: false"
+            )
         if optional > MAX_COUNTED_PROPERTIES and ("minProperties" in schema or "maxProperties" in schema):
             raise _RefusedError(
                 f"{_place(where)} counts properties beside {optional} optional ones, more than {MAX_COUNTED_PROPERTIES}"
             )
 
     def _one_of(self, listed: list[Any], where: str) -> None:
-        for i, part in enumerate(listed):
-            for j in range(i):
-                if not self._exclusion.proven(listed[j], part):
-                    raise _RefusedError(
-                        f"parts {j} and {i} of oneOf in {_place(where)} may both match, which is not supported; "
-                        "use anyOf, or give them a required property with different values"
-                    )
+        pair = self._exclusion.unproven(listed)
+        if pair is not None and self._exclusion.spent:
+            raise _RefusedError(f"oneOf in {_place(where)} has too many parts to compare; use anyOf")
+        if pair is not None:
+            raise _RefusedError(
+                f"parts {pair[0]} and {pair[1]} of oneOf in {_place(where)} may both match, which is not supported; "
+                "use anyOf, or give them a required property with different values"
+            )
 
     def _reference(self, ref: str, where: str) -> None:
         """A reference is local, leads to a schema, and some step of every cycle consumes text."""
-        seen: list[str] = []
+        seen: dict[str, None] = {}
         places: list[str] = []
         while True:
             try:
@@ -235,7 +256,7 @@ class _Checker:
                 node, single = single[0], single[0].get("allOf")
             if ref in seen:
                 raise _RefusedError(f"{_place(where)} refers to itself through {' -> '.join([*seen, ref])[:200]}")
-            seen.append(ref)
+            seen[ref] = None
             places.append(place)
             if not isinstance(node, dict) or not isinstance(node.get("$ref"), str):
                 self._ending.update(places)
@@ -263,16 +284,22 @@ class _Widths:
                 left += [(place + step, child) for step, child in parts(node)]
 
     def _of(self, node: Any, depth: int = 0) -> int:
-        while isinstance(node, dict) and node.keys() == {"$ref"}:  # no cycle: references were followed to their end
+        aliases = []
+        while isinstance(node, dict) and node.keys() == {"$ref"} and id(node) not in self._known:
+            aliases.append(node)  # in no cycle: references were followed to their end
             node = self._resolver.resolve(node["$ref"])[1]
         if not isinstance(node, dict):
-            return 1
-        if depth > MAX_DEPTH:
-            return _MANY
-        if id(node) not in self._known:
+            found = 1
+        elif id(node) in self._known:
+            found = self._known[id(node)]
+        elif depth > MAX_DEPTH:
+            found = _MANY
+        else:
             self._known[id(node)] = 1  # within a cycle
-            self._known[id(node)] = min(math.prod(self._factors(node, depth + 1)), _MANY)
-        return self._known[id(node)]
+            found = self._known[id(node)] = min(math.prod(self._factors(node, depth + 1)), _MANY)
+        for alias in aliases:
+            self._known[id(alias)] = found
+        return found
 
     def _factors(self, node: dict[str, Any], depth: int = 0) -> list[int]:
         factors = [sum(self._of(part, depth) for part in node[key]) for key in ("anyOf", "oneOf") if key in node]
@@ -284,15 +311,16 @@ class _Widths:
         return factors
 
 
-def _depth(value: Any) -> int:
-    """How many lists and objects stand within one another, counted up to a little more than `MAX_DEPTH`."""
-    left, deepest = [(value, 0)], 0
+def _extent(value: Any) -> tuple[int, int]:
+    """How many lists and objects `value` has, and how many stand within one another, to a little over `MAX_DEPTH`."""
+    left, found, deepest = [(value, 0)], 0, 0
     while left and deepest <= MAX_DEPTH:
         part, depth = left.pop()
         deepest = max(deepest, depth)
         if isinstance(part, list | dict):
+            found += 1
             left += [(v, depth + 1) for v in (part.values() if isinstance(part, dict) else part)]
-    return deepest
+    return found, deepest
 
 
 def _exact(value: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferir.runtime.structured.references import BRANCHES, LISTED, NAMED, SINGLE, Resolver
-from inferir.runtime.structured.schema import FORMATS
+from inferir.runtime.structured.schema import FORMATS, NO_BOUND
 
 MAX_WHITESPACE = 5
 """Blanks between two tokens of JSON: room for a line break and two levels of indentation, which models write unasked
@@ -16,7 +16,6 @@ _KEPT = (
     *("minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "pattern"),
 )
 _COUNTS = ("minProperties", "maxProperties", "minItems", "maxItems", "minLength", "maxLength")
-_NO_BOUND = 1 << 31  # no text is so long
 _LEVELS = 12  # that stand within one another before the rest gets a name: the core reads JSON 128 levels deep
 
 _YEAR = r"(?:[0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})"
@@ -96,7 +95,7 @@ class _Form:
 
     def _keyword(self, out: dict[str, Any], also: list[Any], key: str, value: Any, level: int) -> None:
         if key in _COUNTS:
-            if key[:3] == "min" or value < _NO_BOUND:
+            if key[:3] == "min" or value < NO_BOUND:
                 out[key] = int(value)
         elif key in _KEPT:
             out[key] = value

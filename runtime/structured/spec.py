@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from inferir.ir.errors import RequestError
 from inferir.runtime.structured.regexes import check_regex
 from inferir.runtime.structured.schema import check_schema
+from inferir.runtime.structured.spelling import plain
 
 Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -27,7 +28,8 @@ class StructuredSpec:
 
     kind: "json_schema" (value: the schema as an object or as JSON text), "json_object" (any JSON object; value: None),
     "regex" (the whole text matches it), "choice" (one of a list of strings), "grammar" (GBNF text with a rule `root`).
-    value: kept in a canonical, hashable form: JSON text in the order of the schema's keys, text, or a tuple of strings.
+    value: kept in a canonical, hashable form: JSON text in the order of the schema's keys and in plain keywords (see
+    `spelling.plain`), text, or a tuple of strings.
     source: the request field that errors name.
 
     Raises `RequestError` naming the field for what can be seen without compiling: wrong types, sizes, keywords that
@@ -75,10 +77,14 @@ class StructuredSpec:
         except (TypeError, ValueError, RecursionError) as e:
             raise self.error(f"the JSON schema is not JSON: {e}") from None
         self._text("the JSON schema", text, MAX_BYTES)
-        reason = check_schema(value)
+        try:
+            made = plain(value, text)
+        except RecursionError:
+            raise self.error("the JSON schema cannot be used: it is nested too deeply") from None
+        reason = check_schema(made)
         if reason is not None:
             raise self.error(f"the JSON schema cannot be used: {reason}")
-        return text
+        return text if made is value else json.dumps(made, ensure_ascii=False)
 
     def _json_object(self, value: Any) -> None:
         if value is not None and value is not True:

@@ -18,6 +18,7 @@ from grammars import VOCABULARY, accepts, write
 from inferir.ir.errors import EngineError, QueueFullError, RequestError
 from inferir.runtime.structured import Grammar, GrammarCompiler, GrammarLimits, StructuredSpec, binding
 from inferir.runtime.structured.grammar import GrammarLimitError, GrammarState
+from inferir.runtime.structured.references import Resolver
 from inferir.runtime.structured.vocabulary import Vocabulary
 
 Compile = Callable[..., Grammar]
@@ -317,3 +318,21 @@ def children() -> set[str]:
 def rss_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_work_of_comparing_parts_is_bounded(monkeypatch: pytest.MonkeyPatch, reason: Reason) -> None:
+    """Definitions that double with every level, and chains that are followed from each of their places."""
+    resolved = []
+    resolve = Resolver.resolve
+    monkeypatch.setattr(Resolver, "resolve", lambda self, ref: resolved.append(ref) or resolve(self, ref))
+    doubled = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(20)}
+    doubled |= {"d20": {"properties": {"a": {}}}, "e": {"properties": {"a": {}}}}
+    assert "may both match" in reason(
+        "json_schema", {"oneOf": [{"$ref": f"#/$defs/{n}"} for n in ("e", "d0")], "$defs": doubled}
+    )
+    assert len(resolved) < 1_000
+    resolved.clear()
+    StructuredSpec("json_schema", aliases(3_000))
+    assert len(resolved) < 50_000
+    many = [{"anyOf": [{"const": f"{i},{j}"} for j in range(100)]} for i in range(80)]
+    assert "too many parts" in reason("json_schema", {"oneOf": many})
