@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from inferir.ir.errors import InferirError, RequestError
 from inferir.runtime.structured import regexes
@@ -103,14 +104,21 @@ def walk(
             state.fill(row)
         except RequestError as e:
             raise e if step or isinstance(e, GrammarLimitError) else error("it allows no text at all") from None
-        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")[: vocabulary.size])
-        accepted = state.accept(int(allowed[draw.randrange(len(allowed))]))
+        accepted = state.accept(_drawn(row, draw))
         if time.thread_time() - start > step_seconds:
             raise error(f"following it takes more than {step_seconds * 1000:.0f} ms per token; make it simpler")
         if not accepted or state.finished:
             if not step and not state.finished:
                 raise error("it allows no text at all")
             state = grammar.new_state()
+
+
+def _drawn(row: npt.NDArray[np.int32], draw: random.Random) -> int:
+    """A token that the mask `row` allows, at random; without a look at all others."""
+    words = np.flatnonzero(row)
+    word = int(words[draw.randrange(len(words))])
+    bits = int(row[word]) & 0xFFFFFFFF
+    return 32 * word + draw.choice([i for i in range(32) if bits >> i & 1])
 
 
 def _refusal(spec: StructuredSpec, message: str) -> InferirError:
