@@ -91,7 +91,7 @@ def plan(
     """Parameter name -> what it is made of, for all layers.
 
     heads: number of heads of "q" and "k". used: tensors that are read elsewhere. Raises `WeightError` naming a tensor
-    that is missing, has another shape than the keys say, or belongs to nothing.
+    that is missing (of a group only biases may be), has another shape than the keys say, or belongs to nothing.
     """
     rules = tuple(rules)
     groups = active_groups(model, rules, layers)
@@ -105,7 +105,7 @@ def plan(
             name = rule.name.format(i=i)
             wanted.add(name)
             info = model.tensors.get(name)
-            if info is None and not rule.group:
+            if info is None and (not rule.group or rule.name.endswith(".weight")):
                 held = f"{len(model.tensors)} tensors"
                 raise WeightError(f"{model.file}: tensor {name!r} is missing (the file holds {held})")
             if info is not None and info.shape != shape:

@@ -13,7 +13,7 @@ from inferir.frontend.gguf_file import decisions, end_token_ids, end_tokens, gen
 from inferir.frontend.gguf_keys import NEUTRAL
 from inferir.frontend.model import load_source
 from inferir.frontend.weights import WeightWarning
-from inferir.ir.errors import FrontendError
+from inferir.ir.errors import FrontendError, WeightError
 
 
 def config(gguf: Gguf, folder: Path) -> Any:
@@ -171,3 +171,13 @@ def test_decisions_name_their_keys(tmp_path: Path) -> None:
     assert found["context length"].value == "512"
     assert found["norm epsilon"].source == "model.gguf: gemma3.attention.layer_norm_rms_epsilon"
     assert found["output matrix"].value == "token_embd.weight"
+
+
+def test_a_norm_that_one_layer_lacks_is_missing(tmp_path: Path) -> None:
+    """Its bias may be absent, which is zero; a weight of zero would be another model."""
+    gguf = tiny("stablelm")
+    names = load_source(str(gguf.without("blk.1.ffn_norm.bias").write(tmp_path / "a.gguf")), "f32").weights.names()
+    assert "model.layers.1.post_attention_layernorm.bias" in names
+    path = gguf.without("blk.1.ffn_norm.weight").write(tmp_path / "b.gguf")
+    with pytest.raises(WeightError, match=r"'blk\.1\.ffn_norm\.weight' is missing"):
+        load_source(str(path), "f32").weights.names()
