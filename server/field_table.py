@@ -80,7 +80,7 @@ _JSON_SCHEMA = Record(
     Field("schema", Anything(), OBEYED, "the answer follows it"),
     Field("name", Text(), IDLE, "the schema is no part of the prompt"),
     Field("description", Text(), IDLE, "the schema is no part of the prompt"),
-    Field("strict", Flag(), IDLE, "the schema is followed in any case"),
+    Field("strict", Flag(), OBEYED, "objects that name properties have no others unless the schema says so"),
 )
 _FORMAT_TYPE = Field("type", Text(), OBEYED, "`text`, `json_object` or `json_schema`")
 _RESPONSE_FORMAT = Tagged(
@@ -102,7 +102,7 @@ _STRUCTURED_OUTPUTS = _Structure(
     Field("structural_tag", Off(), REFUSED, "use `grammar`"),
     Field("whitespace_pattern", Off(), REFUSED, "use `grammar`"),
     Field("disable_any_whitespace", Off((False,)), REFUSED, "use `grammar`"),
-    Field("disable_additional_properties", Off((False,)), REFUSED, "say `additionalProperties` in the schema"),
+    Field("disable_additional_properties", Flag(), OBEYED, "as `strict` of `response_format`; beside `json` only"),
     Field("disable_fallback", Flag(), IDLE, "there is one engine for grammars"),
 )
 
