@@ -64,10 +64,10 @@ class Served:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def engine_pid(self) -> int:
-        """The engine process; other children only compile grammars."""
+        """The engine process."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         for pid in children:
-            if b"engine_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"inferir.server.engine_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return int(pid)
         raise RuntimeError(f"the server has no engine process\n{self.output()}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import time
 from email.message import Message
 from typing import Any, NoReturn
 
@@ -15,6 +16,11 @@ from inferir.server.errors import ApiError, too_large
 from inferir.server.responses import ClientGoneError
 
 READ_SECONDS = 30.0
+DISCARDED_BYTES = 64 << 20
+DISCARD_SECONDS = 5.0
+DISCARD_IDLE_SECONDS = 0.2
+"""What is still read of a body that is too large: so much, for so long, while it keeps coming."""
+
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
 
 
@@ -52,13 +58,30 @@ def _check_type(headers: list[str]) -> None:
 async def _read(request: Request, limit: int) -> bytes:
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length) > limit:
+        await _discard(request)
         raise too_large(limit)
     out = bytearray()
     async for part in request.stream():
         out += part
         if len(out) > limit:
+            await _discard(request)
             raise too_large(limit)
     return bytes(out)
+
+
+async def _discard(request: Request) -> None:
+    """Read on for a while: a connection that is closed over unread data may lose the answer on its way."""
+    if "expect" in request.headers:  # the client waits to be asked for the body
+        return
+    left, end = DISCARDED_BYTES, time.monotonic() + DISCARD_SECONDS
+    while left > 0 and time.monotonic() < end:
+        try:
+            message = await asyncio.wait_for(request.receive(), DISCARD_IDLE_SECONDS)
+        except TimeoutError:
+            return
+        left -= len(message.get("body", b""))
+        if not message.get("more_body", False):  # the end, or the client has gone
+            return
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

@@ -36,7 +36,9 @@ def write_tokenizer(folder: Path) -> None:
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(list(SPECIAL))
     backend.save(str(folder / "tokenizer.json"))
-    config = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
+    # Without a class of its own, some model types would get one that needs a vocabulary of another kind.
+    kind = "PreTrainedTokenizerFast"
+    config = {"tokenizer_class": kind, "bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 

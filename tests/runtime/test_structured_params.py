@@ -16,7 +16,12 @@ from inferir.ir.errors import RequestError
 from inferir.llm import LLM, SamplingParams
 from inferir.runtime.structured import StructuredSpec
 
-SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "boolean"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 GBNF = 'root ::= "x" | "yy"'
 
 
@@ -89,7 +94,7 @@ def test_what_is_wrong_is_said_at_once(structured: Any, field: str) -> None:
 
 def test_what_cannot_be_compiled_is_said_before_any_prompt_runs(llm: LLM) -> None:
     before = llm.stats().steps
-    with pytest.raises(RequestError, match="parenthesis") as caught:
+    with pytest.raises(RequestError, match="unclosed group") as caught:
         llm.generate(["p", "q"], [params(None), params({"regex": "("})])
     assert caught.value.field == "structured.regex"
     assert (llm.stats().steps, llm.stats().waiting) == (before, 0)

@@ -113,11 +113,12 @@ def test_structured_text(server: Server, wanted: dict[str, Any], pattern: str) -
 
 def test_json_schema(client: openai.OpenAI) -> None:
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+    described = {"name": "x", "schema": schema, "strict": True}  # closes the object
     answer = client.chat.completions.create(
         model="tiny",
         messages=[USER],  # type: ignore[list-item]
         max_tokens=60,
-        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+        response_format={"type": "json_schema", "json_schema": described},  # type: ignore[arg-type, typeddict-item]
     )
     content = answer.choices[0].message.content
     assert content is not None

@@ -8,13 +8,20 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from serving import COMMAND, OPTIONS
 
 from inferir.server.socket_folder import make_socket_folder
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder short enough for a socket below it, as pytest's own may not be."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
 
 
 def test_a_folder_is_private_and_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,29 +33,28 @@ def test_a_folder_is_private_and_short(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_of_other_commands_stay(tiny_artifact: Path, tmp_path: Path) -> None:
+def test_folders_of_other_commands_stay(tiny_artifact: Path, short_folder: Path) -> None:
     """Old and empty ones, too: whose they are, the name does not tell."""
     names = {"inferir-abcd1234", "inferir-trace-0123456789ab", "inferir-server-0123456789ab"}
     for name in names:
-        (tmp_path / name).mkdir()
-        os.utime(tmp_path / name, (1, 1))
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        (short_folder / name).mkdir()
+        os.utime(short_folder / name, (1, 1))
+    environment = {**os.environ, "TMPDIR": str(short_folder)}
     process = subprocess.Popen(
         [*COMMAND, str(tiny_artifact), "--port", "0", *OPTIONS], env=environment, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     lines = (process.stdout.readline() for _ in range(5))
     assert any(line.startswith("ready") for line in lines)
-    assert {p.name for p in tmp_path.iterdir()} == names
+    assert {p.name for p in short_folder.iterdir()} == names
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
-    assert {p.name for p in tmp_path.iterdir()} == names
+    assert {p.name for p in short_folder.iterdir()} == names
 
 
-def test_a_killed_server_leaves_nothing_for_long(tiny_artifact: Path, tmp_path: Path) -> None:
+def test_a_killed_server_leaves_nothing_for_long(tiny_artifact: Path, short_folder: Path) -> None:
     """It is killed while its engine loads, when the folder is still there; the next server removes it."""
-    place = tmp_path / "tmp"
-    place.mkdir()
+    place = short_folder
     command = [*COMMAND, str(tiny_artifact), "--port", "0", *OPTIONS]
     environment = {**os.environ, "TMPDIR": str(place)}
 
