@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from inferir.runtime.structured.references import BRANCHES, LISTED, NAMED, SINGLE, BrokenReferenceError, Resolver, parts
+from inferir.runtime.structured.references import BRANCHES, BrokenReferenceError, Resolver, mapped, parts
 
 _SAY_OTHERS = ("additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames")
 
@@ -62,16 +62,7 @@ class _Closer:
     def of(self, schema: Any) -> Any:
         if not isinstance(schema, dict):
             return schema
-        out = dict(schema)
-        for key in NAMED:
-            if isinstance(out.get(key), dict):
-                out[key] = {name: self.of(part) for name, part in out[key].items()}
-        for key in LISTED:
-            if isinstance(out.get(key), list):
-                out[key] = [self.of(part) for part in out[key]]
-        for key in SINGLE:
-            if key in out:
-                out[key] = [self.of(p) for p in out[key]] if isinstance(out[key], list) else self.of(out[key])
+        out = mapped(schema, self.of)
         if "properties" in schema and id(schema) not in self._shared and not any(k in schema for k in _SAY_OTHERS):
             out["additionalProperties"] = False
         return out

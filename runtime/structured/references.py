@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -31,6 +31,21 @@ def parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for key in SINGLE:
         if key in schema:
             yield f"/{key}", schema[key]
+
+
+def mapped(schema: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """A copy of `schema` in which `change` has replaced the schemas directly within."""
+    out = dict(schema)
+    for key in NAMED:
+        if isinstance(out.get(key), dict):
+            out[key] = {name: change(part) for name, part in out[key].items()}
+    for key in LISTED:
+        if isinstance(out.get(key), list):
+            out[key] = [change(part) for part in out[key]]
+    for key in (*SINGLE, "additionalItems"):  # lists of items and the key beside them come from before 2020-12
+        if key in out:
+            out[key] = [change(part) for part in out[key]] if isinstance(out[key], list) else change(out[key])
+    return out
 
 
 class Resolver:

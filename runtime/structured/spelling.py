@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferir.runtime.structured.references import LISTED, NAMED, SINGLE, BrokenReferenceError, Resolver
+from inferir.runtime.structured.references import BrokenReferenceError, Resolver, mapped
 
 _WORDS = ("discriminator", "propertyNames", "not", "items")
 _LENGTHS = ("minLength", "maxLength")
@@ -30,16 +30,7 @@ class _Plain:
             return schema
         if schema.get("not") is True or schema.get("not") == {}:
             return False
-        out = dict(schema)
-        for key in NAMED:
-            if isinstance(out.get(key), dict):
-                out[key] = {name: self.of(part) for name, part in out[key].items()}
-        for key in LISTED:
-            if isinstance(out.get(key), list):
-                out[key] = [self.of(part) for part in out[key]]
-        for key in (*SINGLE, "additionalItems"):
-            if key in out:
-                out[key] = [self.of(p) for p in out[key]] if isinstance(out[key], list) else self.of(out[key])
+        out = mapped(schema, self.of)
         _tagged(out)
         _tuple(out)
         self._named(out)
