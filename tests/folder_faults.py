@@ -210,7 +210,10 @@ def break_folder(folder: Path, seed: int) -> str:
     rng = random.Random(seed)
     done = []
     for _ in range(1 if rng.random() < 0.7 else 2):
-        done.append(rng.choice(FAULTS)(folder, rng))
+        try:
+            done.append(rng.choice(FAULTS)(folder, rng))
+        except OSError as error:  # the first fault may leave nothing that the second could be made to
+            done.append(f"nothing more ({error.strerror})")
     return "; ".join(done)
 
 
