@@ -19,6 +19,19 @@ SPECIAL = ("<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>")
 VOCAB = 256 + len(SPECIAL)
 MAX_MODEL_LEN = 128
 BUCKETS = "1,2-8,9-64"
+SMALL = (
+    "--max-num-batched-tokens",
+    "4",
+    "--max-num-seqs",
+    "2",
+    "--max-model-len",
+    "32",
+    "--buckets",
+    "1-4",
+    "--jobs",
+    "1",
+)
+"""Options of the command line for a compile that is as small as can be."""
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"

@@ -7,21 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from artifacts import SMALL
 
 from inferir.ir.artifact import read_manifest, verify_files
 
-SMALL = (
-    "--max-num-batched-tokens",
-    "4",
-    "--max-num-seqs",
-    "2",
-    "--max-model-len",
-    "32",
-    "--buckets",
-    "1-4",
-    "--jobs",
-    "1",
-)
 OTHER = ("--dtype", "bf16", "--target", "x86-64-v3", "--block-size", "16", "-O1", "--disable-pass", "merge-qkv")
 
 

@@ -9,19 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-SMALL = (
-    "--max-num-batched-tokens",
-    "4",
-    "--max-num-seqs",
-    "2",
-    "--max-model-len",
-    "32",
-    "--buckets",
-    "1-4",
-    "--jobs",
-    "1",
-)
+from artifacts import SMALL
 
 
 def without_file(name: str) -> Callable[[Path], object]:
