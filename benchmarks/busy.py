@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks import peers, processes, report
 from benchmarks.engine_process import EngineProcess, started
 from benchmarks.offline import add_workload_arguments, engine_options, workloads
-from inferir.ir.child import before_exec
+from inferir.ir.system.child import before_exec
 
 KINDS = ("inferir", "llama_cpp", "openvino", "vllm")
 STATES = ("undisturbed", "disturbed")

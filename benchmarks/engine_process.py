@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import processes
 from benchmarks.peers import Peer
-from inferir.ir.child import before_exec
+from inferir.ir.system.child import before_exec
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = {

@@ -27,7 +27,7 @@ import httpx
 
 from benchmarks.fuzz_bodies import COMPLETIONS, Case, cases, field_types
 from benchmarks.served import Served, table
-from inferir.ir.artifact import read_manifest
+from inferir.ir.contract.artifact import read_manifest
 
 PARTS = 4
 SECONDS = 10.0

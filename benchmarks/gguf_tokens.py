@@ -41,7 +41,7 @@ def peer_ids(server: LlamaServer, text: str, *, parse_special: bool, add_special
 
 def own_tokenizer(model: Path) -> tokenizers.Tokenizer:
     """The tokenizer that a compile of the file writes."""
-    from inferir.frontend.gguf_tokenizer import export
+    from inferir.frontend.gguf.gguf_tokenizer import export
 
     with tempfile.TemporaryDirectory() as folder:
         export(model, Path(folder))

@@ -28,7 +28,7 @@ import httpx
 
 from benchmarks.http_requests import Answer, Sent, answer_of, answer_of_events, make_requests
 from benchmarks.served import Footprint, Served, table
-from inferir.ir.artifact import read_manifest
+from inferir.ir.contract.artifact import read_manifest
 
 WAVES = 4
 GROWTH_LIMIT = 0.02

@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.limits import LimitProbe, Limits
 from benchmarks.work import Work, does_the_work, region_work, regions_by_digest
-from inferir.ir.parser import parse_graph
+from inferir.ir.graph.parser import parse_graph
 
 CONTEXT = 256  # tokens of each sequence before a decode step
 GROUPS = 5  # of runs of a step, each with limits of its own

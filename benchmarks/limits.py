@@ -14,14 +14,14 @@ from types import TracebackType
 
 import numpy as np
 
-from inferir.codegen.tvm.build import build_module
-from inferir.codegen.tvm.llvm_lib import call
-from inferir.codegen.tvm.pool import bucket_module_source, row_words
+from inferir.codegen.tvm.build.build_module import build_module
+from inferir.codegen.tvm.driver.step_driver import bucket_module_source, row_words
+from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, entry_head
-from inferir.ir.target import Target
-from inferir.runtime import abi
+from inferir.ir.contract.target import Target
+from inferir.runtime.executor.cpu import library_interface as abi
+from inferir.runtime.executor.cpu.worker_threads import WorkerPool
 from inferir.runtime.memory import address, allocate
-from inferir.runtime.workers import WorkerPool
 
 CHUNK = 128 * 1024  # bytes that a streaming chunk reads; they fit the second-level cache
 LARGE = 512 << 20  # bytes: far more than any cache

@@ -57,7 +57,7 @@ class InferirClient:
             "vocab-size": self.vocabulary,
             "seed": question["seed"],
         }
-        command = [sys.executable, "-P", "-c", "from inferir.cli import main; main()", "bench", "serve", "--json"]
+        command = [sys.executable, "-P", "-c", "from inferir.cli.main import main; main()", "bench", "serve", "--json"]
         command += ["--ignore-eos", *(text for k, v in given.items() for text in (f"--{k}", str(v)))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         try:

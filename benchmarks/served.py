@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from inferir.ir.child import before_exec
+from inferir.ir.system.child import before_exec
 
 READY_SECONDS = 120.0
 IDLE_GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
@@ -43,7 +43,7 @@ class Served:
         self.name = name
         self.folder = tempfile.TemporaryDirectory(prefix="inferir-serve-")
         self.log = Path(self.folder.name) / "log"
-        command = [sys.executable, "-P", "-c", "from inferir.cli import main; main()", "serve", artifact]
+        command = [sys.executable, "-P", "-c", "from inferir.cli.main import main; main()", "serve", artifact]
         command += ["--port", "0", "--served-model-name", name, "--log-level", "warning", *options]
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, preexec_fn=before_exec())
@@ -67,7 +67,7 @@ class Served:
         """The engine process."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         for pid in children:
-            if b"inferir.server.engine_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"inferir.server.engine.engine_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return int(pid)
         raise RuntimeError(f"the server has no engine process\n{self.output()}")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks import processes
 from benchmarks.peers import Peer
-from inferir.ir.child import before_exec
+from inferir.ir.system.child import before_exec
 
 KINDS = ("inferir", "llama_cpp", "vllm")
 MODEL = "m"  # the name under which every server serves
@@ -38,7 +38,7 @@ def command(peer: Peer, port: int, room: Room) -> list[str]:
     """How a server is started. Each gets 2 GiB for its cache, but llama.cpp exactly what its slots need."""
     at = ["--host", "127.0.0.1", "--port", str(port)]
     if peer.kind == "inferir":
-        start = [peer.python, "-P", "-c", "from inferir.cli import main; main()", "serve", peer.model]
+        start = [peer.python, "-P", "-c", "from inferir.cli.main import main; main()", "serve", peer.model]
         return [*start, *at, "--served-model-name", MODEL, "--kv-cache-memory", "2GiB", "--log-level", "warning"]
     if peer.kind == "llama_cpp":
         threads = str(len(os.sched_getaffinity(0)))

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import sympy
 
 from benchmarks.limits import Limits
-from inferir.ir.dims import A, G, R, S, T
-from inferir.ir.graph import Graph, Node
-from inferir.ir.types import TensorType
-from inferir.runtime.dispatcher import StepCounts
+from inferir.ir.graph.dims import A, G, R, S, T
+from inferir.ir.graph.graph import Graph, Node
+from inferir.ir.graph.types import TensorType
+from inferir.runtime.executor.dispatcher import StepCounts
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Work:
 
 
 def region_work(region: Node, counts: StepCounts, items: npt.NDArray[np.int32]) -> Work:
-    """`items` [A, 6] are the attention work items of the step (`inferir.ir.attn_split`)."""
+    """`items` [A, 6] are the attention work items of the step (`inferir.ir.contract.split_kv`)."""
     sizes = {T: counts.tokens, S: counts.seqs, R: counts.rows, A: counts.items, G: counts.greedy}
     body: Graph = region.attrs["body"]
     ops = {n.op: n for n in body.nodes}
@@ -102,6 +102,6 @@ def _size(dim: object, sizes: Mapping[sympy.Expr, int]) -> int:
 
 def regions_by_digest(graph: Graph) -> dict[str, Node]:
     """The first region of every digest in a kernel graph."""
-    from inferir.codegen.tvm.bucket import distinct
+    from inferir.codegen.tvm.bucket_library import distinct
 
     return distinct(n for n in graph.nodes if n.op == "kernel.region")

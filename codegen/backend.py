@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from inferir.ir.bucket import Bucket
-from inferir.ir.graph import Node
-from inferir.ir.target import Target
+from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.target import Target
+from inferir.ir.graph.graph import Node
 
 
 @dataclass(frozen=True)

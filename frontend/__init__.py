@@ -1,29 +1,30 @@
 """Read Hugging Face and GGUF models and trace them into a captured IR graph.
 
 The names below are resolved on first use: importing this package loads neither torch nor transformers, and reading
-weights or facts never loads transformers for a folder of safetensors. `inferir.frontend.trace.trace` traces a model.
+weights or facts never loads transformers for a folder of safetensors. `inferir.frontend.capture.trace.trace` traces a
+model.
 """
 
 from importlib import import_module
 from typing import Any
 
 _EXPORTS = {
-    "Admission": "admission",
-    "FolderWeights": "weights",
+    "Admission": "capture.trace_check",
+    "FolderWeights": "checkpoint.checkpoint_weights",
     "ModelFacts": "facts",
-    "ModelSource": "model",
-    "TokenizerFacts": "tokenizer",
-    "TracedModel": "trace",
-    "WeightSource": "weights",
-    "WeightWarning": "weights",
-    "Weights": "weights",
-    "admit_traced": "admission",
-    "check_length": "trace",
-    "eager_greedy": "eager",
-    "eager_logits": "eager",
-    "eager_model": "eager",
-    "export_tokenizer": "tokenizer",
-    "load_source": "model",
+    "ModelSource": "checkpoint.model_source",
+    "TokenizerFacts": "tokenizer.export_tokenizer",
+    "TracedModel": "capture.trace",
+    "WeightSource": "checkpoint.checkpoint_weights",
+    "WeightWarning": "checkpoint.checkpoint_weights",
+    "Weights": "checkpoint.checkpoint_weights",
+    "admit_traced": "capture.trace_check",
+    "check_length": "capture.trace",
+    "eager_greedy": "capture.eager",
+    "eager_logits": "capture.eager",
+    "eager_model": "capture.eager",
+    "export_tokenizer": "tokenizer.export_tokenizer",
+    "load_source": "checkpoint.model_source",
 }
 
 __all__ = sorted(_EXPORTS)

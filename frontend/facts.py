@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from inferir.ir.dtypes import DType
+from inferir.ir.graph.dtypes import DType
 
 
 class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferir.ir.errors import IRError, PassError, VerifyError
-from inferir.ir.graph import Graph
-from inferir.ir.printer import print_graph
-from inferir.ir.types import TensorType
-from inferir.ir.verifier import verify
-from inferir.passes.base import Ledger, Pass, PassOptions, Refusal
+from inferir.ir.graph.graph import Graph
+from inferir.ir.graph.printer import print_graph
+from inferir.ir.graph.types import TensorType
+from inferir.ir.graph.verifier import verify
+from inferir.passes.context import Ledger, Pass, PassOptions, Refusal
 from inferir.passes.pipeline import build_pipeline, pass_names
-from inferir.passes.plan import StepPlan, plan
 from inferir.passes.properties import CHECKS
+from inferir.passes.step_plan import StepPlan, plan
 
 Print = Callable[[str, Graph], None]
 

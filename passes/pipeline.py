@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from inferir.passes.base import Ledger, Pass, PassOptions
-from inferir.passes.canonicalise import Canonicalise
-from inferir.passes.cse import ShareCommon
-from inferir.passes.elide_roundings import ElideRoundings
-from inferir.passes.fold_weights import FoldWeights
-from inferir.passes.fuse_regions import FuseRegions
-from inferir.passes.gather_logit_rows import GatherLogitRows
-from inferir.passes.insert_kv import InsertKv
-from inferir.passes.insert_sampling import InsertSampling
-from inferir.passes.merge_gate_up import MergeGateUp
-from inferir.passes.merge_qkv import MergeQkv
-from inferir.passes.pack_weights import PackWeights
-from inferir.passes.recognise_gated_act import RecogniseGatedAct
-from inferir.passes.recognise_rms_norm import RecogniseRmsNorm
-from inferir.passes.recognise_rotary import RecogniseRotary
-from inferir.passes.recognise_softcap import RecogniseSoftcap
-from inferir.passes.screen_greedy import ScreenGreedy
-from inferir.passes.tabulate_positions import TabulatePositions
-from inferir.passes.token_major import TokenMajor
+from inferir.passes.canonicalise.canonicalise import Canonicalise
+from inferir.passes.canonicalise.cse import ShareCommon
+from inferir.passes.canonicalise.elide_roundings import ElideRoundings
+from inferir.passes.canonicalise.fold_weights import FoldWeights
+from inferir.passes.context import Ledger, Pass, PassOptions
+from inferir.passes.fuse.fuse_regions import FuseRegions
+from inferir.passes.insert.gather_logit_rows import GatherLogitRows
+from inferir.passes.insert.insert_kv import InsertKv
+from inferir.passes.insert.insert_sampling import InsertSampling
+from inferir.passes.insert.screen_greedy import ScreenGreedy
+from inferir.passes.insert.tabulate_positions import TabulatePositions
+from inferir.passes.insert.token_major import TokenMajor
+from inferir.passes.layout.pack_weights import PackWeights
+from inferir.passes.merge.merge_gate_up import MergeGateUp
+from inferir.passes.merge.merge_qkv import MergeQkv
+from inferir.passes.recognise.recognise_gated_act import RecogniseGatedAct
+from inferir.passes.recognise.recognise_rms_norm import RecogniseRmsNorm
+from inferir.passes.recognise.recognise_rotary import RecogniseRotary
+from inferir.passes.recognise.recognise_softcap import RecogniseSoftcap
 
 
 def build_pipeline(options: PassOptions, ledger: Ledger) -> list[Pass]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from inferir.ir.dims import R, T
-from inferir.ir.graph import Graph
-from inferir.passes.base import (
+from inferir.ir.graph.dims import R, T
+from inferir.ir.graph.graph import Graph
+from inferir.passes.canonicalise.fold_weights import static_nodes
+from inferir.passes.context import (
     PACKED,
     PAGED,
     POSITIONS_TABULATED,
@@ -17,7 +18,6 @@ from inferir.passes.base import (
     WEIGHTS_FOLDED,
     has_tokens,
 )
-from inferir.passes.fold_weights import static_nodes
 
 
 def _token_major(graph: Graph) -> str | None:

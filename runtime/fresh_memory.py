@@ -7,7 +7,7 @@ host has to find it too. A step that is the first to write to a block would wait
 from __future__ import annotations
 
 from inferir.runtime.executor.base import Executor
-from inferir.runtime.kv.pool import BlockPool
+from inferir.runtime.kv.block_pool import BlockPool
 
 AHEAD_BYTES = 1 << 30
 SLICE_BYTES = 1 << 20

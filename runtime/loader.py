@@ -12,9 +12,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from inferir.ir.artifact import Manifest, read_manifest, verify_files
+from inferir.ir.contract.artifact import Manifest, read_manifest, verify_files
+from inferir.ir.contract.target import host_features, missing_features
 from inferir.ir.errors import ArtifactError, TargetError
-from inferir.ir.target import host_features, missing_features
 from inferir.runtime.memory import Bytes, address, map_file
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from inferir.ir.errors import EngineError
-from inferir.runtime.engine import Engine
-from inferir.runtime.sampling import SamplingParams
-from inferir.runtime.scheduler import Scheduled
+from inferir.runtime.engine.engine import Engine
+from inferir.runtime.engine.scheduler import Scheduled
+from inferir.runtime.sampling.sampling_params import SamplingParams
 
 Logits = npt.NDArray[np.float32]
 

@@ -14,17 +14,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from inferir import __version__
-from inferir.ir.error_report import printable
-from inferir.server import fields
-from inferir.server.body import read_json
-from inferir.server.chat import chat
-from inferir.server.completions import completions
-from inferir.server.errors import ApiError
-from inferir.server.field_table import ROUTES
-from inferir.server.gate import Gate
-from inferir.server.metrics import CONTENT_TYPE
-from inferir.server.responses import ClientGoneError, error_response, json_response, warn
-from inferir.server.schema import request_body
+from inferir.ir.system.error_report import printable
+from inferir.server.http.body import read_json
+from inferir.server.http.field_schema import request_body
+from inferir.server.http.gate import Gate
+from inferir.server.http.http_errors import ApiError
+from inferir.server.http.prometheus_metrics import CONTENT_TYPE
+from inferir.server.http.responses import ClientGoneError, error_response, json_response, warn
+from inferir.server.openai import body_fields as fields
+from inferir.server.openai.chat_route import chat
+from inferir.server.openai.completions_route import completions
+from inferir.server.openai.field_table import ROUTES
 from inferir.server.service import Service
 
 log = logging.getLogger("inferir.server")

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from inferir.ir.errors import InferirError
-from inferir.server.engine_client import EngineClient
-from inferir.server.errors import draining
-from inferir.server.limits import check_threads, raise_open_files
-from inferir.server.listen import BACKLOG, close, listen, url
-from inferir.server.loop_errors import LoopErrors
-from inferir.server.options import ServerOptions
+from inferir.server.engine.engine_client import EngineClient
+from inferir.server.http.http_errors import draining
+from inferir.server.http.listen import BACKLOG, close, listen, url
+from inferir.server.http.loop_errors import LoopErrors
+from inferir.server.http.process_limits import check_threads, raise_open_files
+from inferir.server.server_options import ServerOptions
 
 if TYPE_CHECKING:
     import uvicorn
@@ -132,7 +132,7 @@ def _tell_defaults(service: Service) -> None:
 def _web_server(app: object, most_files: int) -> uvicorn.Server:
     import uvicorn
 
-    from inferir.server.protocol import PatientProtocol
+    from inferir.server.http.patient_protocol import PatientProtocol
 
     class Protocol(PatientProtocol):
         pass

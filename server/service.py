@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
-from inferir.ir.artifact import Manifest, read_manifest
-from inferir.ir.error_report import printable
+from inferir.ir.contract.artifact import Manifest, read_manifest
 from inferir.ir.errors import RequestError
-from inferir.runtime.chat_templates import ChatPrompt, ChatTemplates
-from inferir.runtime.prompt_encoder import PromptEncoder
-from inferir.runtime.sampling_defaults import SamplingDefaults
-from inferir.runtime.tokenizer import Tokenizer
-from inferir.runtime.tool_style import Style, detect_style, style
-from inferir.server.engine_client import EngineClient
-from inferir.server.errors import ApiError, draining, not_ready
-from inferir.server.metrics import Metrics
-from inferir.server.options import ServerOptions
+from inferir.ir.system.error_report import printable
+from inferir.runtime.sampling.sampling_defaults import SamplingDefaults
+from inferir.runtime.text.chat_templates import ChatPrompt, ChatTemplates
+from inferir.runtime.text.prompt_encoder import PromptEncoder
+from inferir.runtime.text.tokenizer import Tokenizer
+from inferir.runtime.text.tool_style import Style, detect_style, style
+from inferir.server.engine.engine_client import EngineClient
+from inferir.server.http.http_errors import ApiError, draining, not_ready
+from inferir.server.http.prometheus_metrics import Metrics
+from inferir.server.server_options import ServerOptions
 
 log = logging.getLogger("inferir.server")
 

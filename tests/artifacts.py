@@ -99,7 +99,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compile_tiny(model: Path, out: Path, **options: Any) -> None:
     """Compile with small limits: three buckets, 64 tokens and 8 sequences per step."""
-    from inferir.compiler import CompileOptions, compile_model
+    from inferir.compile.compiler import CompileOptions, compile_model
 
     limits = {"max_num_batched_tokens": 64, "max_num_seqs": 8, "buckets": BUCKETS, "jobs": 1}
     compile_model(str(model), out, CompileOptions(**{**limits, **options}))
@@ -121,7 +121,7 @@ def changed_tokenizer(artifact: Path, out: Path, change: Callable[[Path], None])
     """A copy of an artifact whose tokenizer folder was changed."""
     import msgspec
 
-    from inferir.ir.artifact import file_records, read_manifest, write_manifest
+    from inferir.ir.contract.artifact import file_records, read_manifest, write_manifest
 
     shutil.copytree(artifact, out)
     change(out / "tokenizer")

@@ -224,17 +224,17 @@ def read_all(folder: Path, dest: Path) -> dict[str, Any]:
     """
     import torch
 
-    from inferir.frontend import hooks
-    from inferir.frontend.decisions import decisions
+    from inferir.compile.text_ends import check_vocabulary, join_ends
+    from inferir.frontend.capture import hooks
+    from inferir.frontend.checkpoint.checkpoint_weights import resolve
+    from inferir.frontend.checkpoint.decisions import decisions
+    from inferir.frontend.checkpoint.huggingface import renames, skeleton, state_types, text_config, tied_names
+    from inferir.frontend.checkpoint.model_source import load_source
     from inferir.frontend.facts import ModelFacts
-    from inferir.frontend.huggingface import renames, skeleton, state_types, text_config, tied_names
-    from inferir.frontend.model import load_source
-    from inferir.frontend.tokenizer import export_tokenizer
-    from inferir.frontend.weights import resolve
-    from inferir.ir.dtypes import DType, from_torch, torch_dtype
-    from inferir.ir.types import TensorType
-    from inferir.runtime.sampling_defaults import SamplingDefaults
-    from inferir.text_ends import check_vocabulary, join_ends
+    from inferir.frontend.tokenizer.export_tokenizer import export_tokenizer
+    from inferir.ir.graph.dtypes import DType, from_torch, torch_dtype
+    from inferir.ir.graph.types import TensorType
+    from inferir.runtime.sampling.sampling_defaults import SamplingDefaults
 
     source = load_source(str(folder))
     hooks.register()
@@ -277,8 +277,8 @@ def same_as_transformers(folder: Path, dest: Path, tensors: dict[str, Any]) -> s
     """ "" if transformers reads the same weights and the same ids, else what differs."""
     import torch
 
-    from inferir.frontend.huggingface import api, quiet
-    from inferir.runtime.tokenizer import Tokenizer
+    from inferir.frontend.checkpoint.huggingface import api, quiet
+    from inferir.runtime.text.tokenizer import Tokenizer
 
     try:
         with quiet(), warnings.catch_warnings():

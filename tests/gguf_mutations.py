@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from gguf_models import FAMILIES, Gguf, tiny
 
-from inferir.frontend.gguf_file import decisions, end_token_ids, generation_defaults
-from inferir.frontend.model import load_source
-from inferir.frontend.weights import WeightWarning
+from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning
+from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.gguf.gguf_file import decisions, end_token_ids, generation_defaults
 from inferir.ir.errors import InferirError
 
 # What must come of a case: an error; the unchanged model; either of these; or any model that could be meant.

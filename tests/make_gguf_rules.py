@@ -13,9 +13,9 @@ from pathlib import Path
 from benchmarks.gguf_tokens import llama_server, peer_ids
 from tiny_gguf import PROBES, tiny_case, write
 
-from inferir.frontend import gguf_pretokenizers
+from inferir.frontend.gguf import gguf_pretokenizers
 
-DATA = Path(__file__).parent / "frontend" / "data" / "gguf_rules.json"
+DATA = Path(__file__).parent / "frontend" / "gguf" / "data" / "gguf_rules.json"
 
 
 def names() -> list[str]:

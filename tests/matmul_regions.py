@@ -3,11 +3,11 @@
 import torch
 
 from inferir.codegen.tvm.regions import Bounds
-from inferir.ir.dims import Dim, R, T
-from inferir.ir.dtypes import DType, torch_dtype
-from inferir.ir.graph import Builder, Graph, Node, Value
+from inferir.ir.graph.dims import Dim, R, T
+from inferir.ir.graph.dtypes import DType, torch_dtype
+from inferir.ir.graph.graph import Builder, Graph, Node, Value
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.layout import pack_weight
-from inferir.ir.types import TensorType
 
 BOUNDS = Bounds(max_rows=8, max_blocks=4)
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import torch
 
-from inferir.ir.dims import R, T
-from inferir.ir.draw_inputs import EDIT_OPERANDS, ROW_OPERANDS
-from inferir.ir.dtypes import DType, torch_dtype
-from inferir.ir.graph import Builder, Graph, Value
+from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS
+from inferir.ir.graph.dims import R, T
+from inferir.ir.graph.dtypes import DType, torch_dtype
+from inferir.ir.graph.graph import Builder, Graph, Value
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.attn import kpack
 from inferir.ir.ops.kv import cache_type
 from inferir.ir.ops.sample import operand_types
-from inferir.ir.types import TensorType
 
 BLOCK = 16
 POSITIONS = 40

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 SECONDS = 30.0
-COMMAND = [sys.executable, "-P", "-c", "from inferir.cli import main; main()", "serve"]
+COMMAND = [sys.executable, "-P", "-c", "from inferir.cli.main import main; main()", "serve"]
 OPTIONS = ("--threads", "1", "--kv-cache-memory", "4MiB", "--served-model-name", "tiny")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from inferir.codegen.backend import KernelSource
 from inferir.codegen.triton.rowwise import lower_rowwise
-from inferir.ir.bucket import Bucket
+from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph import Node
-from inferir.ir.target import Target
+from inferir.ir.graph.graph import Node
 
 
 class TritonBackend:
@@ -41,6 +41,6 @@ class TritonBackend:
 
     def build(self, kernel: KernelSource, bucket: Bucket, target: Target) -> bytes:
         """A `GpuKernel` as bytes: cubin and launch metadata. Raises `CodegenError`."""
-        from inferir.codegen.triton.build import compile_kernel
+        from inferir.codegen.triton.build.compile_kernel import compile_kernel
 
         return compile_kernel(kernel, target).to_bytes()

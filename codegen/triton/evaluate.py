@@ -11,17 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from inferir.codegen.rows import has_row, static_shape
+from inferir.codegen.lower.rows import has_row, static_shape
 from inferir.codegen.triton.index import Axis, Index, flatten, unflatten
 from inferir.codegen.triton.scalar import COMPARISONS, HALF, REGISTER, SELECTIONS, elementwise, literal, power
 from inferir.codegen.triton.value import Block, Guards, NoRoomError, Place, memory
 from inferir.codegen.triton.views import VIEWS
-from inferir.ir.dims import Dim
-from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph import Node, Value
+from inferir.ir.graph.dims import Dim
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Node, Value
+from inferir.ir.graph.registry import ELEMENTWISE, REDUCTION, has_trait
 from inferir.ir.ops.common import axis as normal_axis
-from inferir.ir.registry import ELEMENTWISE, REDUCTION, has_trait
 
 
 @dataclass

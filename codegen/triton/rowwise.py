@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from math import prod
 
 from inferir.codegen.backend import KernelSource
-from inferir.codegen.decompose import decompose
-from inferir.codegen.rows import has_row, static_shape
+from inferir.codegen.lower.decompose import decompose
+from inferir.codegen.lower.rows import has_row, static_shape
 from inferir.codegen.triton.evaluate import Sweep
 from inferir.codegen.triton.index import Index, flatten, unflatten
 from inferir.codegen.triton.scalar import HALF
 from inferir.codegen.triton.value import NoRoomError, memory
-from inferir.ir.dims import Dim, dim_str
-from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph import Graph, Value
-from inferir.ir.registry import REDUCTION, has_trait
+from inferir.ir.graph.dims import Dim, dim_str
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Graph, Value
+from inferir.ir.graph.registry import REDUCTION, has_trait
 
 TILE = 1024  # elements per program where rows can be cut
 LIMIT = 32768  # elements per program where they cannot

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph import Attrs
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Attrs
 
 # Element type of pointers (Triton's signature spelling) and of registers.
 MEMORY: Mapping[DType, str] = {
@@ -93,7 +93,7 @@ def literal(value: float, dtype: DType, rounded: bool = False) -> str:
     if rounded and dtype in HALF:
         import torch
 
-        from inferir.ir.dtypes import torch_dtype
+        from inferir.ir.graph.dtypes import torch_dtype
 
         number = torch.tensor(number, dtype=torch_dtype(dtype)).item()
     if math.isnan(number):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from inferir.codegen.triton.index import Index
 from inferir.codegen.triton.scalar import MEMORY
 from inferir.ir.errors import CodegenError
-from inferir.ir.types import TensorType
+from inferir.ir.graph.types import TensorType
 
 
 class NoRoomError(CodegenError):

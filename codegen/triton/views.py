@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from inferir.codegen.rows import has_row, static_shape
+from inferir.codegen.lower.rows import has_row, static_shape
 from inferir.codegen.triton.index import flatten, unflatten
 from inferir.codegen.triton.scalar import REGISTER, literal
 from inferir.codegen.triton.value import Block, Guard, Guards, Place
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph import Node, Value
+from inferir.ir.graph.graph import Node, Value
 from inferir.ir.ops.common import axis as normal_axis
 
 if TYPE_CHECKING:

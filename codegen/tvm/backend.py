@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from inferir.codegen.backend import KernelSource
-from inferir.codegen.tvm.ahead import KvAhead
-from inferir.codegen.tvm.build import build_module
-from inferir.codegen.tvm.pool import bucket_module_source
+from inferir.codegen.tvm.build.build_module import build_module
+from inferir.codegen.tvm.driver.step_driver import bucket_module_source
+from inferir.codegen.tvm.kernels.kv_prefetch import KvAhead
 from inferir.codegen.tvm.regions import Bounds, LoweredRegion, lower_region
-from inferir.codegen.tvm.tiles import Tiles
-from inferir.ir.bucket import Bucket
+from inferir.codegen.tvm.tuning.tiles import Tiles
+from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph import Node
-from inferir.ir.target import Target
+from inferir.ir.graph.graph import Node
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from inferir.codegen.rows import has_row, static_shape
+from inferir.codegen.lower.rows import has_row, static_shape
 from inferir.codegen.tvm.affine import Affine, flatten, unflatten
-from inferir.codegen.tvm.llvm_lib import call
+from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.scalar import MEMORY, REGISTER, elementwise, power
 from inferir.codegen.tvm.source import Writer, ramp, splat, vtype
-from inferir.ir.dims import Dim
-from inferir.ir.dtypes import DType
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph import Node, Value
-from inferir.ir.registry import ELEMENTWISE, has_trait
-from inferir.ir.types import TensorType
+from inferir.ir.graph.dims import Dim
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Node, Value
+from inferir.ir.graph.registry import ELEMENTWISE, has_trait
+from inferir.ir.graph.types import TensorType
 
 Index = tuple[Affine, ...]
 Leaf = Callable[[Value, str, Index, int], "str | None"]

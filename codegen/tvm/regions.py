@@ -10,28 +10,28 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from inferir.codegen.decompose import decompose
-from inferir.codegen.rows import has_row, static_shape
+from inferir.codegen.lower.decompose import decompose
+from inferir.codegen.lower.rows import has_row, static_shape
 from inferir.codegen.tvm.affine import Affine, Var
-from inferir.codegen.tvm.ahead import KvAhead
-from inferir.codegen.tvm.attention import attention_kernels
-from inferir.codegen.tvm.attention_merge import workspace_bytes
-from inferir.codegen.tvm.attention_parts import AttentionShape
 from inferir.codegen.tvm.evaluate import Evaluator, Index
-from inferir.codegen.tvm.llvm_lib import call
-from inferir.codegen.tvm.matmul import Columns, matmul_kernel
-from inferir.codegen.tvm.microkernel import reread_rows
-from inferir.codegen.tvm.rowwise import count_name, row_symbol, rowwise_kernel
+from inferir.codegen.tvm.kernels.attention import attention_kernels
+from inferir.codegen.tvm.kernels.attention_merge import workspace_bytes
+from inferir.codegen.tvm.kernels.attention_parts import AttentionShape
+from inferir.codegen.tvm.kernels.kv_prefetch import KvAhead
+from inferir.codegen.tvm.kernels.matmul import Columns, matmul_kernel
+from inferir.codegen.tvm.kernels.microkernel import reread_rows
+from inferir.codegen.tvm.kernels.rowwise import count_name, row_symbol, rowwise_kernel
+from inferir.codegen.tvm.kernels.screen import parameters, screen_kernels, screen_shape
+from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.scalar import MEMORY
-from inferir.codegen.tvm.screen import parameters, screen_kernels, screen_shape
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, ramp
-from inferir.codegen.tvm.tiles import NO_TILES, Tiles, product_of
-from inferir.ir.bucket import Bucket
-from inferir.ir.dims import G, R
-from inferir.ir.dtypes import DType
+from inferir.codegen.tvm.tuning.tiles import NO_TILES, Tiles, product_of
+from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph import Graph, Node, Value
-from inferir.ir.target import Target
+from inferir.ir.graph.dims import G, R
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Graph, Node, Value
 
 WORKSPACE = -1
 NEXT_ATTENTION = -2
@@ -42,7 +42,7 @@ ITEM_ROWS = 48  # rows (tokens times query heads per KV head) of an attention wo
 @dataclass(frozen=True)
 class Bounds:
     """Upper bounds that kernels are sized by: logit rows per step, blocks per sequence (row length of block tables),
-    rows of partial attention states (`inferir.ir.attn_split`)."""
+    rows of partial attention states (`inferir.ir.contract.split_kv`)."""
 
     max_rows: int
     max_blocks: int

@@ -10,11 +10,11 @@ The entry's signature, always in this order::
              n_a: T.int32, n_m: T.int32, n_g: T.int32, scratch: T.handle("float32")) -> T.int32
 
 `n_t`, `n_s`, `n_r`, `n_a`, `n_m`, `n_g` are this step's counts of tokens, sequences, logit rows, attention work items,
-tokens' items among them whose splits are to be merged (`inferir.ir.attn_split`), and greedy rows. `later` is the chunk
-that the same thread takes next, as far as can be told (it may be beyond the last one); only prefetches may depend on
-it. `scratch` is memory of the calling thread, 64-byte aligned, at least `ChunkKernel.scratch_bytes` long, with
-undefined contents. A PrimFunc can only return 0. Chunk boundaries may depend on the counts but never on the threads, so
-results do not depend on who computes them.
+tokens' items among them whose splits are to be merged (`inferir.ir.contract.split_kv`), and greedy rows. `later` is
+the chunk that the same thread takes next, as far as can be told (it may be beyond the last one); only prefetches may
+depend on it. `scratch` is memory of the calling thread, 64-byte aligned, at least `ChunkKernel.scratch_bytes` long,
+with undefined contents. A PrimFunc can only return 0. Chunk boundaries may depend on the counts but never on the
+threads, so results do not depend on who computes them.
 """
 
 from __future__ import annotations

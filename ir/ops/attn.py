@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from inferir.ir.attn_split import ITEM_WIDTH
-from inferir.ir.dtypes import DType
-from inferir.ir.graph import Attrs
+from inferir.ir.contract.split_kv import ITEM_WIDTH
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Attrs
+from inferir.ir.graph.registry import OpDef, define
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
-from inferir.ir.registry import OpDef, define
-from inferir.ir.types import TensorType
 
 if TYPE_CHECKING:
     import torch
@@ -119,6 +119,6 @@ define(
         doc="Attention of this step's tokens over the paged cache, which holds their own keys and values already. "
         "q [T, H, D]; key cache [NB, Hk, D/p, bs, p]; value cache [NB, Hk, bs/p, Dv, p] with p = kpack(dtype); "
         "block_tables [S, MB]; attn_items [A, 6] rows (sequence, first row, token count, position of the first token, "
-        "split or -1, partial row): see `inferir.ir.attn_split`.",
+        "split or -1, partial row): see `inferir.ir.contract.split_kv`.",
     )
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferir.ir.dims import Dim, as_dim
-from inferir.ir.dtypes import DType
 from inferir.ir.errors import IRError
-from inferir.ir.graph import Attrs
-from inferir.ir.types import TensorType
+from inferir.ir.graph.dims import Dim, as_dim
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Attrs
+from inferir.ir.graph.types import TensorType
 
 
 def broadcast(shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:

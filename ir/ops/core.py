@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferir.ir.dtypes import DType, torch_dtype
 from inferir.ir.errors import IRError
-from inferir.ir.graph import Attrs
-from inferir.ir.registry import SOURCE, OpDef, define
-from inferir.ir.types import TensorType
+from inferir.ir.graph.dtypes import DType, torch_dtype
+from inferir.ir.graph.graph import Attrs
+from inferir.ir.graph.registry import SOURCE, OpDef, define
+from inferir.ir.graph.types import TensorType
 
 
 def _given(types: Sequence[TensorType], attrs: Attrs) -> TensorType:

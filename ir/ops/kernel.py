@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from inferir.ir.graph import Attrs, Graph
+from inferir.ir.graph.graph import Attrs, Graph
+from inferir.ir.graph.registry import OpDef, define
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
-from inferir.ir.registry import OpDef, define
-from inferir.ir.types import TensorType
 
 ANCHORS = ("rowwise", "matmul", "attention", "greedy")
 
@@ -24,7 +24,7 @@ def _region_type(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType,
 
 
 def _region_eval(attrs: Attrs, *tensors: Any) -> Any:
-    from inferir.ir.interpreter import run_body
+    from inferir.ir.graph.interpreter import run_body
 
     out = run_body(attrs["body"], tensors)
     return out[0] if len(out) == 1 else tuple(out)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from inferir.ir.dims import NB
-from inferir.ir.dtypes import DType
-from inferir.ir.graph import Attrs
+from inferir.ir.graph.dims import NB
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Attrs
+from inferir.ir.graph.registry import OpDef, define
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.attn import kpack
 from inferir.ir.ops.common import need
-from inferir.ir.registry import OpDef, define
-from inferir.ir.types import TensorType
 
 if TYPE_CHECKING:
     import torch

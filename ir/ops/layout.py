@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from inferir.ir.dtypes import DType
-from inferir.ir.graph import Attrs
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Attrs
+from inferir.ir.graph.registry import OpDef, define
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import ceil_div, need
-from inferir.ir.registry import OpDef, define
-from inferir.ir.types import TensorType
 
 if TYPE_CHECKING:
     import torch

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from inferir.ir.dtypes import DType
-from inferir.ir.graph import Attrs, Builder, Value
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Attrs, Builder, Value
+from inferir.ir.graph.registry import Decompose, OpDef, define, opdef
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
-from inferir.ir.registry import Decompose, OpDef, define, opdef
-from inferir.ir.types import TensorType
 
 
 def _by_decomposition(decompose: Decompose) -> Callable[..., Any]:
     """A reference implementation that evaluates the decomposition node by node."""
 
     def evaluate(attrs: Attrs, *tensors: Any) -> Any:
-        from inferir.ir.dtypes import from_torch
+        from inferir.ir.graph.dtypes import from_torch
 
         b = Builder()
         inputs = [b.input(f"x{i}", TensorType(tuple(t.shape), from_torch(t.dtype))) for i, t in enumerate(tensors)]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from inferir.ir.dims import E
-from inferir.ir.draw_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
-from inferir.ir.dtypes import DType
-from inferir.ir.graph import Attrs
+from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
+from inferir.ir.graph.dims import E
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Attrs
+from inferir.ir.graph.registry import OpDef, define, infer_types, opdef
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
-from inferir.ir.registry import OpDef, define, infer_types, opdef
-from inferir.ir.types import TensorType
 
 if TYPE_CHECKING:
     import torch

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from inferir.ir.dims import Dim
-from inferir.ir.dtypes import DType, torch_dtype
 from inferir.ir.errors import IRError
-from inferir.ir.graph import Attrs
+from inferir.ir.graph.dims import Dim
+from inferir.ir.graph.dtypes import DType, torch_dtype
+from inferir.ir.graph.graph import Attrs
+from inferir.ir.graph.registry import CONTRACTION, ELEMENTWISE, REDUCTION, SOURCE, VIEW, OpDef, define
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import axis, ceil_div, compare, elementwise, need, same
-from inferir.ir.registry import CONTRACTION, ELEMENTWISE, REDUCTION, SOURCE, VIEW, OpDef, define
-from inferir.ir.types import TensorType
 
 if TYPE_CHECKING:
     import torch

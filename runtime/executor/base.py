@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from inferir.runtime.attn_items import Splitting
-from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
+from inferir.runtime.batch.work_items import Splitting
+from inferir.runtime.executor.dispatcher import BatchDescriptor, StepCounts
 
 
 @dataclass(frozen=True)

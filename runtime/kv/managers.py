@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from inferir.ir.contract.kv_specs import NULL_BLOCK, FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from inferir.ir.errors import EngineError
-from inferir.ir.kv_cache import NULL_BLOCK, FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
-from inferir.runtime.kv.pool import BlockPool
+from inferir.runtime.kv.block_pool import BlockPool
 
 Find = Callable[[int], int | None]
 """The cached block for a sequence's j-th block, if there is one."""

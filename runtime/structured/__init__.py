@@ -3,8 +3,8 @@
 Importing this package loads no compiled library; see `binding.py` for what the first structured request loads.
 """
 
-from inferir.runtime.structured.compiler import GrammarCompiler, GrammarLimits
 from inferir.runtime.structured.grammar import Grammar, GrammarState
+from inferir.runtime.structured.grammar_compiler import GrammarCompiler, GrammarLimits
 from inferir.runtime.structured.spec import StructuredSpec
 
 __all__ = ["Grammar", "GrammarCompiler", "GrammarLimits", "GrammarState", "StructuredSpec"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from inferir.runtime.structured.json_schema import FORMATS, NO_BOUND
 from inferir.runtime.structured.references import BRANCHES, LISTED, NAMED, SINGLE, Resolver
-from inferir.runtime.structured.schema import FORMATS, NO_BOUND
 
 MAX_WHITESPACE = 5
 """Blanks between two tokens of JSON: room for a line break and two levels of indentation, which models write unasked

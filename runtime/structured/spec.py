@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from inferir.ir.errors import RequestError
+from inferir.runtime.structured.json_schema import check_schema
 from inferir.runtime.structured.regexes import check_regex
-from inferir.runtime.structured.schema import check_schema
 from inferir.runtime.structured.spelling import plain
 
 Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from inferir.runtime.tool_style import Style
+from inferir.runtime.text.tool_style import Style
 
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from inferir.ir.errors import EngineError
-from inferir.runtime.tokenizer import Tokenizer
+from inferir.runtime.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_EXPORTS = {"LLM": "inferir.llm", "SamplingParams": "inferir.llm"}
+_EXPORTS = {"LLM": "inferir.api.llm", "SamplingParams": "inferir.api.llm"}
 
 __all__ = ["LLM", "SamplingParams", "__version__"]
 

@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     try:
-        from inferir.cli import main as run
+        from inferir.cli.main import main as run
     except KeyboardInterrupt:
         sys.exit(130)
     run()

@@ -13,18 +13,18 @@ from artifacts import VOCAB, write_model
 from benchmarks.work import Work, does_the_work, region_work
 from safetensors.torch import load_file
 
-from inferir.assemble import bucket_records
-from inferir.codegen.cache import CompileCache
-from inferir.codegen.tvm.bucket import BuiltBucket, distinct, lower_bucket
-from inferir.compile_types import CompileOptions, CompileReport, DebugOptions
-from inferir.compiler import capture, kernel_bounds, lower, resolve
-from inferir.frontend.model import load_source
-from inferir.ir.artifact import BucketRecord, WeightArg
-from inferir.ir.bucket import default_buckets
-from inferir.ir.graph import Node
-from inferir.ir.target import Target
+from inferir.codegen.cache.compile_cache import CompileCache
+from inferir.codegen.tvm.bucket_library import BuiltBucket, distinct, lower_bucket
+from inferir.compile.assemble import bucket_records
+from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
+from inferir.compile.compiler import capture, kernel_bounds, lower, resolve
+from inferir.frontend.checkpoint.model_source import load_source
+from inferir.ir.contract.artifact import BucketRecord, WeightArg
+from inferir.ir.contract.bucket import default_buckets
+from inferir.ir.contract.target import Target
+from inferir.ir.graph.graph import Node
 from inferir.passes.manager import PipelineResult
-from inferir.runtime.dispatcher import StepCounts
+from inferir.runtime.executor.dispatcher import StepCounts
 
 LAYERS, HIDDEN, INNER = 2, 64, 160
 Q, KV = 4 * 16, 2 * 16  # heads, and heads that are cached, times their width

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import typer.main
 
-from inferir import env
-from inferir.cli import app
-from inferir.ir.manifest import Manifest
-from inferir.verify_checks import KL_MARGIN, LOGIT_BOUND, ROUNDING, STRAY, TIE
+from inferir.cli.main import app
+from inferir.ir.contract.manifest import Manifest
+from inferir.ir.system import env
+from inferir.verify.checks import KL_MARGIN, LOGIT_BOUND, ROUNDING, STRAY, TIE
 
 COMMON = ("--help", "-h", "--json")  # described once, above all commands
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferir.commands.event_stream import EventReader, ServerEvent
+from inferir.cli.event_stream import EventReader, ServerEvent
 
 CASES: list[tuple[bytes, list[tuple[str, str]]]] = [
     (b"data: a\n\ndata: b\n\n", [("message", "a"), ("message", "b")]),

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from inferir.commands.bench_client import complete
-from inferir.commands.http_client import Client, HttpError
-from inferir.commands.remote_chat import RemoteConversation
+from inferir.cli.bench_client import complete
+from inferir.cli.http_client import Client, HttpError
+from inferir.cli.remote_chat import RemoteConversation
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 Sends = Callable[..., str]

@@ -15,12 +15,12 @@ import typer
 from typer.testing import CliRunner
 
 from inferir import __version__
-from inferir.cli import app
-from inferir.commands import failures
+from inferir.cli import command_failures as failures
+from inferir.cli.main import app
+from inferir.cli.streams import OutputError
 from inferir.ir.errors import InferirError
-from inferir.streams import OutputError
 
-INFERIR = [sys.executable, "-c", "from inferir.cli import main; main()"]
+INFERIR = [sys.executable, "-c", "from inferir.cli.main import main; main()"]
 BUG = "inferir: error: this is a bug in Inferir"
 HEAVY = ("torch", "tvm", "transformers", "numpy", "rich", "sympy", "tokenizers", "msgspec")
 
@@ -30,7 +30,7 @@ def run(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_it_loads_nothing_heavy() -> None:
-    program = f"import inferir.cli, sys; print(*[m for m in {HEAVY!r} if m in sys.modules])"
+    program = f"import inferir.cli.main, sys; print(*[m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
 
@@ -39,7 +39,7 @@ def test_help_loads_only_what_writes_it() -> None:
     program = f"""
 import sys
 sys.argv = ["inferir", "--help"]
-from inferir.cli import main
+from inferir.cli.main import main
 try:
     main()
 finally:
@@ -153,7 +153,7 @@ def interrupt(program: str, ready: str) -> tuple[int, str]:
 def test_ctrl_c_ends_a_command_quietly() -> None:
     program = """
 import sys, time
-from inferir import cli
+from inferir.cli import main as cli
 def slow():
     print("ready", flush=True)
     time.sleep(50)
@@ -171,7 +171,7 @@ cli.main()
         (
             [
                 "import warnings",
-                "from inferir.frontend.weights import WeightWarning",
+                "from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning",
                 "warnings.warn('odd', WeightWarning)",
             ],
             "inferir: warning: odd\n",
@@ -180,6 +180,6 @@ cli.main()
     ],
 )
 def test_warnings(lines: Sequence[str], shown: str) -> None:
-    program = "\n".join(["from inferir import cli", "cli._quieten_libraries()", *lines])
+    program = "\n".join(["from inferir.cli import main", "main._quieten_libraries()", *lines])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == shown

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from serving import Server
 
-from inferir.commands.http_client import Client, HttpError
-from inferir.commands.remote_chat import RemoteConversation, find_model
+from inferir.api.llm import LLM, SamplingParams
+from inferir.cli.http_client import Client, HttpError
+from inferir.cli.remote_chat import RemoteConversation, find_model
 from inferir.ir.errors import RequestError
-from inferir.llm import LLM, SamplingParams
 
 Cli = Callable[..., Any]
 Fails = Callable[..., str]

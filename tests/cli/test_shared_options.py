@@ -8,9 +8,9 @@ from typing import Any
 
 import typer.main
 
-from inferir.cli import app
-from inferir.commands.shared_options import Fields, compile_fields, expanded
-from inferir.compiler import CompileOptions
+from inferir.cli.main import app
+from inferir.cli.shared_options import Fields, compile_fields, expanded
+from inferir.compile.compiler import CompileOptions
 
 
 def pair(left: int = 1, right: str = "x") -> tuple[int, str]:

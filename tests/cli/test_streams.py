@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from inferir.cli.streams import text_of
 from inferir.ir.errors import InferirError
-from inferir.streams import text_of
 
-PREPARED = "from inferir import streams; streams.prepare(); import os, sys; "
+PREPARED = "from inferir.cli import streams; streams.prepare(); import os, sys; "
 
 
 def python(code: str, close: tuple[int, ...] = (), **options: Any) -> subprocess.CompletedProcess[bytes]:

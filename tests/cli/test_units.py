@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inferir.commands.console import age, count, seconds, shortened, size
-from inferir.commands.units import duration_seconds, size_bytes
+from inferir.cli.console import age, count, seconds, shortened, size
+from inferir.cli.units import duration_seconds, size_bytes
 from inferir.ir.errors import InferirError
 
 

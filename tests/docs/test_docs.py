@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from inferir.commands import failures
+from inferir.cli import command_failures as failures
 from inferir.ir import errors
+from inferir.ir.contract.target import TARGETS
 from inferir.ir.errors import InferirError
-from inferir.ir.graph import attr_text, structural_text
-from inferir.ir.parser import parse_graph
-from inferir.ir.printer import print_graph
-from inferir.ir.registry import OpDef, all_ops
-from inferir.ir.target import TARGETS
-from inferir.ir.verifier import verify
+from inferir.ir.graph.graph import attr_text, structural_text
+from inferir.ir.graph.parser import parse_graph
+from inferir.ir.graph.printer import print_graph
+from inferir.ir.graph.registry import OpDef, all_ops
+from inferir.ir.graph.verifier import verify
 from inferir.passes import pipeline
-from inferir.passes.base import Ledger, PassOptions
+from inferir.passes.context import Ledger, PassOptions
 from inferir.passes.properties import CHECKS
-from inferir.runtime.sampling import SamplingParams
+from inferir.runtime.sampling.sampling_params import SamplingParams
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))

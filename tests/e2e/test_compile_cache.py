@@ -18,8 +18,8 @@ import pytest
 from serving import alive
 
 from inferir import LLM
-from inferir.codegen.cache import CompileCache
-from inferir.compiler import CompileOptions, CompileReport, compile_model
+from inferir.codegen.cache.compile_cache import CompileCache
+from inferir.compile.compiler import CompileOptions, CompileReport, compile_model
 from inferir.ir.errors import CacheError
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
@@ -53,7 +53,16 @@ def command(model: Path, out: Path, cache: Path, temporary: Path | None = None) 
     flags = ["--dtype", "f32", "--max-model-len", "64", "--max-num-batched-tokens", "8", "--max-num-seqs", "2"]
     flags += ["--buckets", "1-8", "--block-size", "16", "--jobs", "1"]
     return subprocess.Popen(
-        [sys.executable, "-c", "from inferir.cli import main; main()", "compile", str(model), "-o", str(out), *flags],
+        [
+            sys.executable,
+            "-c",
+            "from inferir.cli.main import main; main()",
+            "compile",
+            str(model),
+            "-o",
+            str(out),
+            *flags,
+        ],
         env={**os.environ, "INFERIR_CACHE": str(cache), "TMPDIR": str(temporary or tempfile.gettempdir())},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -13,12 +13,12 @@ from gguf_models import Gguf, cases, prompt, split, tiny, vocabulary
 from tiny_gguf import byte_alphabet
 
 from inferir import LLM, SamplingParams
-from inferir.compiler import CompileOptions, compile_model
-from inferir.frontend.tokenizers_library import TokenizerWarning
-from inferir.ir.artifact import read_manifest
+from inferir.compile.compiler import CompileOptions, compile_model
+from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning
+from inferir.ir.contract.artifact import read_manifest
 from inferir.ir.errors import InferirError
 
-FIGURES = json.loads(Path(__file__).parent.parent.joinpath("frontend", "data", "gguf_logits.json").read_text())
+FIGURES = json.loads(Path(__file__).parent.parent.joinpath("frontend", "gguf", "data", "gguf_logits.json").read_text())
 OPTIONS = CompileOptions(dtype="f32", buckets="1,2-64", max_num_batched_tokens=64, max_model_len=320)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from inferir import LLM, SamplingParams
-from inferir.compiler import CompileOptions, compile_model
-from inferir.ir.target import TARGETS, host_features, missing_features
+from inferir.compile.compiler import CompileOptions, compile_model
+from inferir.ir.contract.target import TARGETS, host_features, missing_features
 
 GREEDY = SamplingParams(max_tokens=16, temperature=0.0, ignore_eos=True)
 PROMPTS = [np.random.default_rng(n).integers(0, 256, n).tolist() for n in (1, 3, 30, 70)]

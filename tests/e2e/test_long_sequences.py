@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from inferir import LLM, SamplingParams
-from inferir.compiler import CompileOptions, compile_model
-from inferir.ir.attn_split import SPLIT
+from inferir.compile.compiler import CompileOptions, compile_model
+from inferir.ir.contract.split_kv import SPLIT
 
 LENGTH = 3 * SPLIT
 GREEDY = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True)

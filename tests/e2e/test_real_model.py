@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from inferir import LLM, SamplingParams
-from inferir.compiler import CompileOptions, compile_model
-from inferir.frontend.eager import eager_greedy
-from inferir.frontend.model import load_source
+from inferir.compile.compiler import CompileOptions, compile_model
+from inferir.frontend.capture.eager import eager_greedy
+from inferir.frontend.checkpoint.model_source import load_source
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from inferir.frontend import hooks
-from inferir.frontend.export import export
-from inferir.frontend.huggingface import api, quiet
-from inferir.frontend.importer import Imported, import_program
-from inferir.ir.interpreter import interpret
+from inferir.frontend.capture import hooks
+from inferir.frontend.capture.export import export
+from inferir.frontend.capture.importer import Imported, import_program
+from inferir.frontend.checkpoint.huggingface import api, quiet
+from inferir.ir.graph.interpreter import interpret
 
 torch.set_num_threads(1)
 

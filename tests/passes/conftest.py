@@ -7,14 +7,14 @@ import pytest
 import torch
 from row_bodies import draw_operands
 
-from inferir.ir.dims import T
-from inferir.ir.dtypes import DType, torch_dtype
-from inferir.ir.graph import Builder, Graph, Provenance, Value, structural_text
-from inferir.ir.interpreter import interpret
-from inferir.ir.parser import parse_graph
-from inferir.ir.types import TensorType
-from inferir.ir.verifier import verify
-from inferir.passes.base import Pass
+from inferir.ir.graph.dims import T
+from inferir.ir.graph.dtypes import DType, torch_dtype
+from inferir.ir.graph.graph import Builder, Graph, Provenance, Value, structural_text
+from inferir.ir.graph.interpreter import interpret
+from inferir.ir.graph.parser import parse_graph
+from inferir.ir.graph.types import TensorType
+from inferir.ir.graph.verifier import verify
+from inferir.passes.context import Pass
 
 SIZES = {"T": 5, "S": 2, "R": 2, "G": 3, "NB": 8, "MB": 3, "A": 2, "E": 6}
 Tensors = dict[str, torch.Tensor]

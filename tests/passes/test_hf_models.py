@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from inferir.passes.base import PassOptions
+from inferir.passes.context import PassOptions
 from inferir.passes.manager import run_pipeline
 
 transformers = pytest.importorskip("transformers")
@@ -44,9 +44,10 @@ STEPS = ([("a", 0, 6)], [("b", 0, 5), ("a", 6, 7)], [("a", 7, 14), ("b", 5, 6)],
 
 def captured(kind: str, dtype: torch.dtype) -> tuple[Any, Any, dict[str, torch.Tensor]]:
     """An eager model with random weights, its captured graph, and all tensors the graph may read."""
-    from inferir.frontend import hooks, huggingface
-    from inferir.frontend.export import export
-    from inferir.frontend.importer import import_program
+    from inferir.frontend.capture import hooks
+    from inferir.frontend.capture.export import export
+    from inferir.frontend.capture.importer import import_program
+    from inferir.frontend.checkpoint import huggingface
 
     hooks.register()
     name, values = MODELS[kind]

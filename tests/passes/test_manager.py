@@ -5,13 +5,13 @@ from typing import ClassVar
 
 import pytest
 
-from inferir.ir.dims import T
-from inferir.ir.dtypes import DType
 from inferir.ir.errors import PassError
-from inferir.ir.graph import Attrs, Graph, Node
-from inferir.ir.parser import parse_graph
-from inferir.ir.types import TensorType
-from inferir.passes.base import PACKED, TOKEN_MAJOR, PassOptions
+from inferir.ir.graph.dims import T
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Attrs, Graph, Node
+from inferir.ir.graph.parser import parse_graph
+from inferir.ir.graph.types import TensorType
+from inferir.passes.context import PACKED, TOKEN_MAJOR, PassOptions
 from inferir.passes.manager import run_passes, run_pipeline
 
 NONE: frozenset[str] = frozenset()

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from inferir.ir.dtypes import DType
-from inferir.ir.graph import Graph
-from inferir.passes.base import Ledger, PassOptions
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Graph
+from inferir.passes.context import Ledger, PassOptions
 from inferir.passes.manager import run_passes, run_pipeline
 from inferir.passes.pipeline import build_pipeline, pass_names
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from inferir.ir.parser import parse_graph
+from inferir.ir.graph.parser import parse_graph
 from inferir.passes.properties import CHECKS
 
 GOOD = """graph @g(%x: f32[T, 4], %rows: i32[R]) -> (%2 as "logits", %3 as "tokens") {

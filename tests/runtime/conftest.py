@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferir.ir import attn_split
-from inferir.ir.artifact import (
+from inferir.ir.contract import split_kv as attn_split
+from inferir.ir.contract.artifact import (
     ArenaArg,
     Arg,
     BucketRecord,
@@ -36,20 +36,20 @@ from inferir.ir.artifact import (
     file_records,
     write_manifest,
 )
-from inferir.ir.attn_split import ITEM_WIDTH
-from inferir.ir.draw_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
-from inferir.ir.dtypes import DType
-from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
-from inferir.ir.target import Target
-from inferir.runtime.attn_items import Splitting
-from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
-from inferir.runtime.engine import Engine, ModelLimits
+from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
+from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
+from inferir.ir.contract.split_kv import ITEM_WIDTH
+from inferir.ir.contract.target import Target
+from inferir.ir.graph.dtypes import DType
+from inferir.runtime.batch.work_items import Splitting
+from inferir.runtime.engine.engine import Engine, ModelLimits
+from inferir.runtime.engine.scheduler import SchedulerOptions
 from inferir.runtime.executor.base import StepOutputs
-from inferir.runtime.kv.cache import KVCache, table_inputs
-from inferir.runtime.kv.pool import BlockPool
-from inferir.runtime.sampling import SamplingParams, seed_i32
-from inferir.runtime.scheduler import SchedulerOptions
-from inferir.runtime.tokenizer import Tokenizer
+from inferir.runtime.executor.dispatcher import BatchDescriptor, StepCounts
+from inferir.runtime.kv.block_pool import BlockPool
+from inferir.runtime.kv.kv_cache import KVCache, table_inputs
+from inferir.runtime.sampling.sampling_params import SamplingParams, seed_i32
+from inferir.runtime.text.tokenizer import Tokenizer
 
 VOCAB = 97
 BLOCK = 4
@@ -252,8 +252,8 @@ def compiled_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     "step" is a weight (3); the value passes through the KV cache, so that slots and block tables count.
     """
-    from inferir.codegen.tvm import pool
-    from inferir.codegen.tvm.build import build_module
+    from inferir.codegen.tvm.build.build_module import build_module
+    from inferir.codegen.tvm.driver import step_driver as pool
     from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, entry_head
 
     def kernel(name: str, chunks: str, params: str, *statements: str) -> ChunkKernel:

@@ -14,12 +14,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from inferir.codegen.tvm import pool
-from inferir.ir.artifact import read_manifest, write_manifest
+from inferir.api.llm import LLM, SamplingParams
+from inferir.codegen.tvm.driver import step_driver as pool
+from inferir.ir.contract.artifact import read_manifest, write_manifest
 from inferir.ir.errors import ArtifactError, EngineError, RequestError, TargetError
-from inferir.llm import LLM, SamplingParams
-from inferir.runtime import abi
-from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
+from inferir.runtime.executor.cpu import library_interface as abi
+from inferir.runtime.executor.dispatcher import BatchDescriptor, StepCounts
 from inferir.runtime.loader import check_target, load_artifact
 
 VOCAB = 50

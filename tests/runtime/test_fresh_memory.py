@@ -7,7 +7,7 @@ import pytest
 
 from inferir.runtime import fresh_memory
 from inferir.runtime.fresh_memory import FreshMemory
-from inferir.runtime.kv.pool import BlockPool
+from inferir.runtime.kv.block_pool import BlockPool
 
 REGIONS, BLOCKS, PART = 3, 41, 1000
 

@@ -10,7 +10,7 @@ import importlib, pkgutil, sys
 import inferir.runtime
 for module in pkgutil.walk_packages(inferir.runtime.__path__, "inferir.runtime."):
     importlib.import_module(module.name)
-import inferir.llm
+import inferir.api.llm
 print(*[m for m in {HEAVY!r} if m in sys.modules])
 """
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferir.ir.artifact import LimitsRecord
+from inferir.ir.contract.artifact import LimitsRecord
 from inferir.ir.errors import EngineError
 from inferir.runtime import memory
-from inferir.runtime.cpu import cpu_quota, last_level_cache_bytes, thread_count
+from inferir.runtime.engine.engine_options import EngineOptions, parse_bytes
 from inferir.runtime.free_memory import available_bytes
 from inferir.runtime.memory import address, align, allocate, map_file
-from inferir.runtime.options import EngineOptions, parse_bytes
+from inferir.runtime.usable_cpus import cpu_quota, last_level_cache_bytes, thread_count
 
 LIMITS = LimitsRecord(max_model_len=100, max_tokens=16, max_seqs=8, max_rows=8, max_blocks=7, block_size=16)
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from artifacts import VOCAB
 
+from inferir.api.llm import LLM, RequestOutput, SamplingParams
 from inferir.ir.errors import RequestError
-from inferir.llm import LLM, RequestOutput, SamplingParams
-from inferir.runtime.engine import Engine
+from inferir.runtime.engine.engine import Engine
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
 

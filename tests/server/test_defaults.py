@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from serving import Server, Start
 
-from inferir.ir.artifact import file_records, read_manifest, write_manifest
-from inferir.server.engine_client import EngineClient
-from inferir.server.options import ServerOptions
+from inferir.ir.contract.artifact import file_records, read_manifest, write_manifest
+from inferir.server.engine.engine_client import EngineClient
+from inferir.server.server_options import ServerOptions
 from inferir.server.service import Service
 
 CONFIG = {"temperature": 0.01, "top_k": 1, "repetition_penalty": 1.5, "max_new_tokens": 7}

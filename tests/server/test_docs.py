@@ -8,8 +8,8 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 from serving import Server
 
-from inferir.server.errors import _TYPES
-from inferir.server.gate import OPEN_PATHS
+from inferir.server.http.gate import OPEN_PATHS
+from inferir.server.http.http_errors import _TYPES
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "server.md").read_text(encoding="utf-8")
 

@@ -9,16 +9,16 @@ import torch
 
 from inferir.codegen.backend import KernelSource
 from inferir.codegen.triton.backend import TritonBackend
-from inferir.codegen.triton.interpret import Run, run_interpreted
-from inferir.ir.bucket import Bucket
-from inferir.ir.dims import Dim, R, T
-from inferir.ir.dtypes import DType, torch_dtype
-from inferir.ir.graph import Builder, Graph, Node, Value
-from inferir.ir.interpreter import run_body
+from inferir.codegen.triton.build.interpret import Run, run_interpreted
+from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.target import Target
+from inferir.ir.graph.dims import Dim, R, T
+from inferir.ir.graph.dtypes import DType, torch_dtype
+from inferir.ir.graph.graph import Builder, Graph, Node, Value
+from inferir.ir.graph.interpreter import run_body
+from inferir.ir.graph.types import TensorType
+from inferir.ir.graph.verifier import verify
 from inferir.ir.ops.kv import cache_type
-from inferir.ir.target import Target
-from inferir.ir.types import TensorType
-from inferir.ir.verifier import verify
 
 ROWS = 3
 TABLE = 40

@@ -9,14 +9,14 @@ import pytest
 
 from inferir.codegen.backend import Backend
 from inferir.codegen.triton.backend import TritonBackend
-from inferir.ir.bucket import Bucket
-from inferir.ir.dims import MB, NB, A, R, S, T
-from inferir.ir.dtypes import DType
+from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph import Value
+from inferir.ir.graph.dims import MB, NB, A, R, S, T
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Value
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.sample import operand_types
-from inferir.ir.target import Target
-from inferir.ir.types import TensorType
 
 BACKEND: Backend = TritonBackend()
 H100 = Target.named("sm_90")
@@ -105,9 +105,9 @@ def test_lowering_loads_neither_triton_nor_tvm() -> None:
     program = (
         "import sys\n"
         "from inferir.codegen.triton.backend import TritonBackend\n"
-        "from inferir.ir.bucket import Bucket\n"
-        "from inferir.ir.parser import parse_graph\n"
-        "from inferir.ir.target import Target\n"
+        "from inferir.ir.contract.bucket import Bucket\n"
+        "from inferir.ir.graph.parser import parse_graph\n"
+        "from inferir.ir.contract.target import Target\n"
         f"graph = parse_graph({TEXT!r})\n"
         "region = graph.outputs[0].node\n"
         "assert TritonBackend().supports(region, Bucket(1, 2), Target.named('sm_90')) is None\n"

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from inferir.ir.dtypes import DType
+from inferir.ir.graph.dtypes import DType
 
 
 def test_results_equal_the_reference(case: Any, name: str, dtype: DType, interpreted: Any) -> None:

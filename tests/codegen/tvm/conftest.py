@@ -10,12 +10,12 @@ import pytest
 import torch
 from row_bodies import Case
 
-from inferir.codegen.tvm import pool
-from inferir.codegen.tvm.build import build_module
-from inferir.codegen.tvm.rowwise import rowwise_kernel
+from inferir.codegen.tvm.build.build_module import build_module
+from inferir.codegen.tvm.driver import step_driver as pool
+from inferir.codegen.tvm.kernels.rowwise import rowwise_kernel
 from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel
-from inferir.ir.interpreter import run_body
-from inferir.ir.target import TARGETS, Target, host_features, missing_features
+from inferir.ir.contract.target import TARGETS, Target, host_features, missing_features
+from inferir.ir.graph.interpreter import run_body
 
 _HAVE = host_features()
 

@@ -8,13 +8,13 @@ from matmul_regions import BOUNDS, KINDS
 
 from inferir.codegen.backend import Backend
 from inferir.codegen.tvm.backend import TvmBackend
-from inferir.ir.bucket import Bucket
-from inferir.ir.dims import T
-from inferir.ir.dtypes import DType
+from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.target import TARGETS, Target
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph import Builder, Graph, Node
-from inferir.ir.target import TARGETS, Target
-from inferir.ir.types import TensorType
+from inferir.ir.graph.dims import T
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Builder, Graph, Node
+from inferir.ir.graph.types import TensorType
 
 BACKEND: Backend = TvmBackend(BOUNDS)
 BUCKET = Bucket(1, 2)

@@ -8,12 +8,12 @@ import torch
 from matmul_regions import BOUNDS, KINDS, Linear, bias_and_residual
 
 from inferir.codegen.tvm.regions import lower_region
-from inferir.ir.bucket import Bucket
-from inferir.ir.dtypes import DType
+from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph import Node
-from inferir.ir.interpreter import run_body
-from inferir.ir.target import Target
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Node
+from inferir.ir.graph.interpreter import run_body
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:

@@ -8,13 +8,13 @@ import torch.nn.functional as F  # noqa: N812
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferir.ir.dims import MB, NB, A, S, T
-from inferir.ir.dtypes import DType, torch_dtype
 from inferir.ir.errors import IRError
-from inferir.ir.graph import Builder, Graph
-from inferir.ir.interpreter import interpret
+from inferir.ir.graph.dims import MB, NB, A, S, T
+from inferir.ir.graph.dtypes import DType, torch_dtype
+from inferir.ir.graph.graph import Builder, Graph
+from inferir.ir.graph.interpreter import interpret
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.kv import cache_type
-from inferir.ir.types import TensorType
 
 torch.set_num_threads(1)
 H, HK, D, DV = 4, 2, 8, 6

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from inferir.ir.dims import T
-from inferir.ir.dtypes import DType
 from inferir.ir.errors import IRError
-from inferir.ir.graph import Builder, Graph
-from inferir.ir.interpreter import interpret
-from inferir.ir.types import TensorType
+from inferir.ir.graph.dims import T
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Builder, Graph
+from inferir.ir.graph.interpreter import interpret
+from inferir.ir.graph.types import TensorType
 
 X = TensorType((T, 4), DType.F32)
 

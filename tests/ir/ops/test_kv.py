@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from inferir.ir.dims import NB, T
-from inferir.ir.dtypes import DType, torch_dtype
 from inferir.ir.errors import IRError
-from inferir.ir.graph import Builder, Graph
-from inferir.ir.interpreter import interpret
+from inferir.ir.graph.dims import NB, T
+from inferir.ir.graph.dtypes import DType, torch_dtype
+from inferir.ir.graph.graph import Builder, Graph
+from inferir.ir.graph.interpreter import interpret
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.kv import cache_type
-from inferir.ir.types import TensorType
 
 
 @pytest.mark.parametrize(("dtype", "pack"), [(DType.F32, 1), (DType.BF16, 2)])

@@ -5,13 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferir.ir.dims import T
-from inferir.ir.dtypes import DType
 from inferir.ir.errors import IRError
-from inferir.ir.graph import Builder, Graph
-from inferir.ir.interpreter import interpret
+from inferir.ir.graph.dims import T
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Builder, Graph
+from inferir.ir.graph.interpreter import interpret
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.layout import pack_weight, screen_weight, unpack_weight
-from inferir.ir.types import TensorType
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,14 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from inferir.ir.dims import T
-from inferir.ir.dtypes import DType, torch_dtype
 from inferir.ir.errors import IRError
-from inferir.ir.graph import Builder, Graph
-from inferir.ir.interpreter import interpret
-from inferir.ir.registry import opdef
-from inferir.ir.types import TensorType
-from inferir.ir.verifier import verify
+from inferir.ir.graph.dims import T
+from inferir.ir.graph.dtypes import DType, torch_dtype
+from inferir.ir.graph.graph import Builder, Graph
+from inferir.ir.graph.interpreter import interpret
+from inferir.ir.graph.registry import opdef
+from inferir.ir.graph.types import TensorType
+from inferir.ir.graph.verifier import verify
 
 torch.set_num_threads(1)
 DTYPES = [DType.F32, DType.BF16]

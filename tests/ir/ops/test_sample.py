@@ -6,14 +6,14 @@ import pytest
 import torch
 from row_bodies import draw_case
 
-from inferir.ir.dims import R
-from inferir.ir.dtypes import DType
 from inferir.ir.errors import IRError
-from inferir.ir.graph import Builder, Graph
-from inferir.ir.interpreter import run_body
+from inferir.ir.graph.dims import R
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Builder, Graph
+from inferir.ir.graph.interpreter import run_body
+from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.layout import pack_weight, screen_weight
 from inferir.ir.ops.sample import kept, operand_types, uniform
-from inferir.ir.types import TensorType
 
 torch.set_num_threads(1)
 

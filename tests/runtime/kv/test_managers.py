@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferir.ir.dtypes import DType
+from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, KVCacheSpec, SlidingWindowSpec, plan_lanes
 from inferir.ir.errors import EngineError
-from inferir.ir.kv_cache import FullAttentionSpec, KVCacheGroup, KVCacheSpec, SlidingWindowSpec, plan_lanes
-from inferir.runtime.kv.cache import KVCache, table_inputs
+from inferir.ir.graph.dtypes import DType
+from inferir.runtime.kv.block_pool import BlockPool
+from inferir.runtime.kv.cache_size import plan_blocks
+from inferir.runtime.kv.kv_cache import KVCache, table_inputs
 from inferir.runtime.kv.managers import BlockTable, FullAttentionManager, SlidingWindowManager, manager_for
-from inferir.runtime.kv.plan import plan_blocks
-from inferir.runtime.kv.pool import BlockPool
 
 SIZE: dict[str, Any] = {"block_size": 4, "kv_heads": 2, "head_dim": 8, "value_dim": 8, "dtype": DType.BF16}
 FULL = FullAttentionSpec(**SIZE)

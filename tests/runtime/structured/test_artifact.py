@@ -11,11 +11,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from inferir.runtime.build import load_engine
-from inferir.runtime.engine import Engine
-from inferir.runtime.options import EngineOptions
-from inferir.runtime.request import Request
-from inferir.runtime.sampling import SamplingParams
+from inferir.runtime.build_engine import load_engine
+from inferir.runtime.engine.engine import Engine
+from inferir.runtime.engine.engine_options import EngineOptions
+from inferir.runtime.requests.request import Request
+from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.runtime.structured import GrammarCompiler, StructuredSpec
 
 FINITE = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from inferir.runtime.structured import GrammarLimits
 from inferir.runtime.structured.gbnf import MAX_RULES
-from inferir.runtime.structured.schema import (
+from inferir.runtime.structured.json_schema import (
     FORMATS,
     MAX_ALTERNATIVES,
     MAX_DEPTH,
@@ -19,7 +19,7 @@ from inferir.runtime.structured.schema import (
 from inferir.runtime.structured.schema_form import MAX_WHITESPACE
 from inferir.runtime.structured.spec import KINDS, MAX_BYTES, MAX_CHOICES, MAX_REGEX_BYTES
 from inferir.runtime.structured.tool_parser import MAX_HEAD
-from inferir.runtime.tool_style import STYLES
+from inferir.runtime.text.tool_style import STYLES
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "structured-output.md").read_text(encoding="utf-8")
 

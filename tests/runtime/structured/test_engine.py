@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from inferir.ir.errors import EngineError
-from inferir.runtime.dispatcher import BatchDescriptor, StepCounts
-from inferir.runtime.engine import Engine
+from inferir.runtime.engine.engine import Engine
 from inferir.runtime.executor.base import StepOutputs
-from inferir.runtime.sampling import SamplingParams
+from inferir.runtime.executor.dispatcher import BatchDescriptor, StepCounts
+from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.runtime.structured import Grammar, GrammarCompiler, GrammarState, StructuredSpec
 from inferir.runtime.structured.grammar import GrammarLimitError
 from inferir.runtime.structured.vocabulary import Vocabulary

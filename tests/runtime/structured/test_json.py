@@ -11,7 +11,7 @@ import pytest
 from grammars import accepts, write
 
 from inferir.runtime.structured import Grammar
-from inferir.runtime.structured.schema import MAX_DEPTH, check_schema
+from inferir.runtime.structured.json_schema import MAX_DEPTH, check_schema
 from inferir.runtime.structured.schema_form import core_schema
 
 Compile = Callable[..., Grammar]

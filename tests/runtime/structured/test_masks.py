@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from inferir.ir.errors import EngineError
 from inferir.runtime.structured import Grammar, GrammarCompiler, StructuredSpec
 from inferir.runtime.structured.vocabulary import Vocabulary
-from inferir.runtime.tokenizer import Tokenizer
+from inferir.runtime.text.tokenizer import Tokenizer
 
 Compile = Callable[..., Grammar]
 PATTERNS = ["a+b?c{2,3}", "(x|yz)*w", "[a-c]{0,4}", "[^b]a", "ab|ac|b", r"\d{2}-\d{2}", "a(b(c|d))?"]

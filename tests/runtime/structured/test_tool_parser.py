@@ -21,7 +21,7 @@ from inferir.runtime.structured.tool_parser import (
     ToolParser,
     parse_calls,
 )
-from inferir.runtime.tool_style import Style
+from inferir.runtime.text.tool_style import Style
 
 NAMES = frozenset({"weather", "größe"})
 VALUES = st.recursive(

@@ -1,0 +1,53 @@
+"""What the frontend found out about a model, kept in the compile cache.
+
+A warm compile then needs neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Mapping
+from functools import cache as cache_function
+from pathlib import Path
+
+from inferir.codegen.cache.cache_key import JSON, CacheKey, source_hash
+from inferir.codegen.cache.compile_cache import CompileCache, Entry
+from inferir.ir.system.held_folder import scratch_folder
+
+
+@cache_function
+def _tracer_hash() -> str:
+    """Digest of the source that traces models: the frontend and the IR's ops."""
+    folders = []
+    for package, inner in (("inferir.frontend", "."), ("inferir.ir", "ops")):
+        spec = importlib.util.find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        folders.append(Path(spec.origin).resolve().parent / inner)
+    return source_hash(folders)
+
+
+def frontend_key(**components: JSON) -> CacheKey:
+    """The key of something the frontend derives from a model; `components` say from what."""
+    tools = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "tokenizers")}
+    return CacheKey({**components, "tracer": _tracer_hash(), "toolchain": tools})
+
+
+def through_cache(
+    cache: CompileCache, kind: str, key: CacheKey, make: Callable[[Path], object]
+) -> tuple[Mapping[str, bytes], str]:
+    """The files stored under `key`, or those that `make(folder)` writes, which are stored then.
+
+    Returns the files by name and the reason for the miss ("" for a hit). A cache that cannot be written raises
+    `CacheError` before `make` is called.
+    """
+    found = cache.get(kind, key)
+    if isinstance(found, Entry):
+        return found.files, ""
+    cache.require_writable()
+    with scratch_folder("trace") as scratch:
+        folder = scratch.subfolder("files")
+        make(folder)
+        files = {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
+    return cache.put(kind, key, files).files, found.reason

@@ -1,0 +1,1 @@
+"""What every backend asks of a region's body."""

@@ -1,0 +1,1 @@
+"""Triton text to device code, and to an interpreter."""

@@ -1,0 +1,1 @@
+"""Module text to shared objects."""

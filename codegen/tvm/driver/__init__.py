@@ -1,0 +1,1 @@
+"""The step driver of a bucket's library."""

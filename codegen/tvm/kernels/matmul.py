@@ -1,0 +1,270 @@
+"""Matmul kernels: x [M, K] times packed weights [ceil(N/64), K/kp, 64, kp], with an epilogue on the accumulators.
+
+Weights are packed by `layout.pack_weight`: blocks of 64 output columns, K in order, for bf16 with two consecutive K in
+one int32 (kp = 2), zero padded to 64 columns. One layout serves one row and a thousand. With `interleave` 2 the N
+outputs are two halves (gate and up) and a block holds 16 columns of each in turn, twice.
+
+A chunk is a group of blocks times a panel of rows; within it each block meets the panel's row tiles while it lies in
+the cache. Row tiles are split evenly, so 7 rows are 4 + 3 rather than 6 + 1. Accumulators of a tile go to the thread's
+scratch memory (64 floats per row, next to nothing beside K), and the epilogue reads them there, once per row and run of
+columns: it is emitted once per kernel, not per tile shape, and narrow column tails need no masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from inferir.codegen.tvm.kernels.kv_prefetch import KV_PARAMS, KvAhead, find_pieces, list_bytes, write_list
+from inferir.codegen.tvm.kernels.microkernel import (
+    BLOCK,
+    MEMORY,
+    micro_kernel,
+    reread_rows,
+    tall_rows,
+    tile_vectors,
+)
+from inferir.codegen.tvm.llvm.llvm_lib import call, sync
+from inferir.codegen.tvm.source import ChunkKernel, Param, Stream, Writer, entry_head, pieces, ramp
+from inferir.ir.errors import CodegenError
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A run of output columns that an epilogue handles at once.
+
+    lanes: 16, or less in the last block; column: TIR text of the first column, counted within one half if the weights
+    are interleaved; acc: TIR names of the accumulators (`float32x<lanes>`), one per interleaved part.
+    """
+
+    lanes: int
+    column: str
+    acc: tuple[str, ...]
+
+
+Epilogue = Callable[[str, Columns], list[str]]
+"""`epilogue(row, columns)` returns TIR statements (lines) that compute and store outputs of row `row` (TIR text).
+
+It is called once for the full 16-lane case and once per piece of the last block. Memory of an extra parameter `p` is
+the flat buffer `p_b`. Every name it binds must be unique within one call only.
+"""
+
+
+@dataclass(frozen=True)
+class MatmulTile:
+    """rows: most rows of a register tile; panel: rows per chunk; blocks: blocks of 64 columns per chunk."""
+
+    rows: int
+    panel: int
+    blocks: int
+
+    @property
+    def prefetches(self) -> bool:
+        """Whether tiles ask for what comes next. One that is alone in its panel waits for memory itself, and the
+        processor sees one long stream."""
+        return self.panel > self.rows
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Places in scratch memory, in floats, of the list of what a tile asks for, and of pieces of keys and values."""
+
+    at: int
+    kv_at: int | None = None
+
+
+CHUNK_BYTES = 128 * 1024  # of weights, when few rows make a chunk memory-bound
+_CHUNK_MADDS = 2_500_000  # multiply-adds of a compute-bound chunk: about 20 microseconds
+CHUNKS = 32  # chunks an operation should have, so that a few threads share it evenly
+
+
+def choose_tile(*, k: int, n: int, dtype: str, max_rows: int, features: frozenset[str]) -> MatmulTile:
+    """Tile and chunk sizes for up to `max_rows` rows: chunks of some microseconds, and enough of them to share."""
+    rows = tall_rows(dtype, features)
+    blocks = -(-n // BLOCK)
+    if max_rows <= reread_rows(dtype, features):
+        rows, panel = min(rows, max_rows), max_rows
+    else:
+        wanted = max(rows * 8, _CHUNK_MADDS // (BLOCK * k))
+        shared = max_rows // -(-CHUNKS // blocks)
+        panel = max(rows * 4, -(-min(wanted, shared) // rows) * rows)
+    block_bytes = BLOCK * k * (2 if dtype == "bf16" else 4)
+    light = min(CHUNK_BYTES // block_bytes, _CHUNK_MADDS // (BLOCK * k * panel))
+    return MatmulTile(rows, panel, max(1, min(light, blocks // CHUNKS)))
+
+
+def matmul_kernel(
+    name: str,
+    *,
+    k: int,
+    n: int,
+    dtype: str,
+    tile: MatmulTile,
+    features: frozenset[str],
+    epilogue: Epilogue,
+    extra: Sequence[Param],
+    x_row_stride: int | None = None,
+    interleave: int = 1,
+    rows_symbol: str = "n_t",
+    kv: KvAhead | None = None,
+) -> ChunkKernel:
+    """A matmul with parameters `x`, `w`, then `extra`.
+
+    dtype: "bf16" (x and w are int32 pairs; K and the row stride must be even) or "f32". x_row_stride: elements between
+    rows of x, default K. interleave: 1 or 2. rows_symbol: the count that is the number of rows. `features` are LLVM
+    feature names. kv: what a tile that prefetches asks for beside weights; `KV_PARAMS` are then the last parameters.
+    Raises `CodegenError` naming the kernel for sizes it cannot take.
+    """
+    stride = k if x_row_stride is None else x_row_stride
+    pair = 2 if dtype == "bf16" else 1
+    if k % pair or stride % pair:
+        raise CodegenError(f"{name}: K {k} and row stride {stride} must be even for bf16")
+    if interleave not in (1, 2) or n % interleave:
+        raise CodegenError(f"{name}: {n} outputs cannot be interleaved by {interleave}")
+    kind, words, steps, blocks = MEMORY[dtype], stride // pair, k // pair, -(-n // BLOCK)
+    vectors = {rows: tile_vectors(rows, dtype, features) for rows in range(tile.rows, 0, -1)}
+    ahead = tile.prefetches
+    shared = {rows: micro_kernel(dtype, rows, v, ahead) for rows, v in vectors.items()}
+    params = (Param("x", kind), Param("w", kind), *extra, *(KV_PARAMS if kv else ()))
+    w = Writer()
+    w.lines(_epilogue_function(name, n, interleave, epilogue, extra).splitlines())
+    w.line("@T.prim_func(private=True)")
+    with w.block(entry_head(name, params)):
+        for buffer, data, element in (("X", "x", kind), ("W", "w", kind), ("SCRATCH", "scratch", "float32")):
+            w.line(f'{buffer} = T.decl_buffer((1,), "{element}", data={data})')
+        _read_chunk(w, tile, rows_symbol)
+        list_at = tile.rows * BLOCK
+        kv_at = list_at + list_bytes(steps, None) // 4
+        if kv:
+            chunks, calls = f"(panels * {-(-blocks // tile.blocks)})", f"tiles * {4 // vectors[tile.rows]}"
+            find_pieces(w, kv, kv_at, chunks=chunks, calls=calls, steps=steps)
+        count = str(tile.blocks) if blocks % tile.blocks == 0 else f"T.min({tile.blocks}, {blocks} - first_block)"
+        with w.block(f"for i in range({count}):"), w.block("for t in range(tiles):"):
+            w.line("block: T.let[T.int32] = first_block + i")
+            w.line("row: T.let[T.int32] = first_row + t * low + T.min(t, longer)")
+            w.line("height: T.let[T.int32] = low + T.cast(t < longer, 'int32')")
+            if ahead:
+                after = f"T.truncdiv(later, panels) * {tile.blocks} + i"
+                w.line(f"next_block: T.let[T.int32] = T.Select(tiles == 1, block, T.min({after}, {blocks - 1}))")
+            for rows, function in shared.items():
+                with w.block(f"{'el' if rows < tile.rows else ''}if height == {rows}:"):
+                    x = f"X[T.cast(row, 'int64') * {words}]"
+                    lists = Lists(list_at, kv_at if kv else None) if ahead else None
+                    call_tile(w, function.name, vectors[rows], x, "W", "SCRATCH[{}]", words, steps, lists=lists)
+            pointers = "".join(f"{p.name}, " for p in extra)
+            w.line(f"T.evaluate(Mod.{name}_out({pointers}scratch, row, height, block))")
+        w.line("return T.int32(0)")
+    panels = f"T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel})"
+    stream = Stream(1, tile.blocks * steps * BLOCK * 4, panels)
+    chunks = f"{panels} * {-(-blocks // tile.blocks)}"
+    scratch, functions = tile.rows * BLOCK * 4 + list_bytes(steps, kv), tuple(shared.values())
+    return ChunkKernel(name, params, w.text(), chunks, scratch, functions, stream, upward=not ahead)
+
+
+def call_tile(
+    w: Writer,
+    function: str,
+    vectors: int,
+    x: str,
+    weights: str,
+    acc: str,
+    stride: int,
+    steps: int,
+    *,
+    lists: Lists | None = None,
+    chosen: tuple[str, str] | None = None,
+) -> None:
+    """Call a micro-kernel `vectors` wide as often as a block of weights needs it.
+
+    x: the first element of the tile's rows, which are `stride` apart; weights: the buffer of packed weights, of which
+    the block `block` is meant; acc: place of accumulator `{}`; steps: those of a block. lists: for kernels that
+    prefetch; tile `t` of `tiles` asks for its share of `next_block`. chosen: for kernels that take a list, its address
+    and length.
+    """
+    for part in range(0, 4, vectors):
+        at = f"{weights}[T.cast(block, 'int64') * {steps * BLOCK} + {16 * part}]"
+        args = [f"T.address_of({place})" for place in (x, at, acc.format(16 * part))]
+        if lists:
+            number = f"t * {4 // vectors} + {part // vectors}"
+            with w.block("for _ in range(1):"):
+                write_list(w, lists.at, steps, number=number, weights=weights, block="next_block", kv_at=lists.kv_at)
+            args.append(sync("inf_ptr", sync("inf_addr", f"T.address_of(SCRATCH[{lists.at}])")))
+        args += [chosen[0], str(stride), chosen[1]] if chosen else [str(stride), str(steps)]
+        w.line(f"T.evaluate(Mod.{function}({', '.join(args)}))")
+
+
+def _read_chunk(w: Writer, tile: MatmulTile, rows_symbol: str) -> None:
+    """From the chunk number to its first block and rows, and how the rows are split into tiles."""
+    w.line(f"panels: T.let[T.int32] = T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel})")
+    w.line(f"first_block: T.let[T.int32] = T.truncdiv(chunk, panels) * {tile.blocks}")
+    w.line("panel: T.let[T.int32] = T.truncmod(chunk, panels)")
+    w.line(f"small: T.let[T.int32] = T.truncdiv({rows_symbol}, panels)")
+    w.line(f"more: T.let[T.int32] = {rows_symbol} - small * panels")
+    w.line("first_row: T.let[T.int32] = panel * small + T.min(panel, more)")
+    w.line("rows: T.let[T.int32] = small + T.cast(panel < more, 'int32')")
+    w.line(f"tiles: T.let[T.int32] = T.truncdiv(rows + {tile.rows - 1}, {tile.rows})")
+    w.line("low: T.let[T.int32] = T.truncdiv(rows, tiles)")
+    w.line("longer: T.let[T.int32] = rows - low * tiles")
+
+
+def _epilogue_function(name: str, n: int, interleave: int, epilogue: Epilogue, extra: Sequence[Param]) -> str:
+    """The private function that runs the epilogue on `height` rows of accumulators of one block."""
+    per_block = BLOCK // interleave
+    outputs = n // interleave
+    full, tail = divmod(outputs, per_block)
+    w = Writer()
+    w.line("@T.prim_func(private=True)")
+    pointers = "".join(f"{p.name}: T.handle({p.dtype!r}), " for p in extra)
+    counts = "first_row: T.int32, height: T.int32, block: T.int32"
+    with w.block(f'def {name}_out({pointers}acc: T.handle("float32"), {counts}) -> T.int32:'):
+        w.line('ACC = T.decl_buffer((1,), "float32", data=acc)')
+        for p in extra:
+            w.line(f"{p.name}_b = T.decl_buffer((1,), {p.dtype!r}, data={p.name})")
+        with w.block("for r in range(height):"):
+            w.line("row: T.let[T.int32] = first_row + r")
+            if full:
+                whole = f"if block < {full}:" if tail else "for _ in range(1):"
+                with w.block(whole), w.block(f"for v in range({per_block // 16}):"):
+                    at = f"r * {BLOCK} + v * {16 * interleave}"
+                    _piece(w, epilogue, interleave, at, f"block * {per_block} + v * 16", 16)
+            if tail:
+                with w.block("else:" if full else "for _ in range(1):"):
+                    for offset, lanes in pieces(tail):
+                        at = f"r * {BLOCK} + {offset // 16 * 16 * interleave + offset % 16}"
+                        with w.block("for _ in range(1):"):
+                            _piece(w, epilogue, interleave, at, f"{full * per_block + offset}", lanes)
+        w.line("return T.int32(0)")
+    return w.text()
+
+
+def _piece(w: Writer, epilogue: Epilogue, interleave: int, at: str, column: str, lanes: int) -> None:
+    """Bind the accumulators of one run of columns and add the epilogue's statements."""
+    names = tuple(f"acc{p}" for p in range(interleave))
+    for p, bound in enumerate(names):
+        w.line(f"{bound}: T.let = ACC[{ramp(f'{at} + {16 * p}', lanes)}]")
+    w.line(f"column: T.let[T.int32] = {column}")
+    w.lines(epilogue("row", Columns(lanes, "column", names)))
+
+
+def store_epilogue(
+    out_dtype: str, out_row_stride: int, residual: str | None = None
+) -> tuple[Epilogue, tuple[Param, ...]]:
+    """A plain epilogue for tests and simple kernels: out = acc (+ residual), stored as "f32" or "bf16".
+
+    Returns the epilogue and its extra parameters: `out`, and `res` if `residual` names the residual's dtype. With
+    interleaved weights the two parts are multiplied.
+    """
+    kinds = {"f32": "float32", "bf16": "uint16"}
+    extra = [Param("out", kinds[out_dtype])]
+    if residual:
+        extra.append(Param("res", kinds[residual]))
+
+    def epilogue(row: str, c: Columns) -> list[str]:
+        at = ramp(f"{row} * {out_row_stride} + {c.column}", c.lanes)
+        value = " * ".join(c.acc)
+        if residual:
+            old = f"res_b[{at}]"
+            value = f"{value} + {old if residual == 'f32' else call('inf_bf16_to_f32', c.lanes, old)}"
+        return [f"out_b[{at}] = {value if out_dtype == 'f32' else call('inf_f32_to_bf16', c.lanes, value)}"]
+
+    return epilogue, tuple(extra)

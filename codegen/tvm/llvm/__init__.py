@@ -1,0 +1,1 @@
+"""LLVM helper functions that kernels call."""

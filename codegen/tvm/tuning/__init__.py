@@ -1,0 +1,1 @@
+"""Tiles of matrix products, and candidates for tuning."""

@@ -1,0 +1,217 @@
+"""Weights of an artifact: recipes evaluated once and written as a safetensors file.
+
+Every tensor starts at a multiple of 64 bytes. The file is written in large aligned pieces, so that the page cache can
+hold it in huge pages and a process that maps it right after has them too.
+
+A recipe is a small graph over checkpoint tensors (concatenate, pack, tabulate …) with one output. Code and weights are
+independent: the same kernels serve every checkpoint of an architecture.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache as cache_function
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from inferir import ir as ir_package
+from inferir.codegen.cache.cache_key import CacheKey, source_hash
+from inferir.codegen.cache.compile_cache import CompileCache, Entry
+from inferir.ir.contract.manifest import ALIGNMENT, TensorRecord
+from inferir.ir.errors import ArtifactError
+from inferir.ir.graph.dtypes import DType, torch_dtype
+from inferir.ir.graph.graph import Graph, Node, structural_text
+from inferir.ir.graph.interpreter import interpret
+from inferir.ir.graph.types import TensorType
+from inferir.ir.system.atomic_file import new_file, write_all
+
+LoadTensor = Callable[[str], Any]
+Progress = Callable[[int, int], None]
+
+KIND = "weight"
+
+PIECE = 8 << 20
+"""Bytes written at once, a multiple of the huge page of every supported system (2 MiB)."""
+
+_SAFETENSORS = {
+    DType.F64: "F64",
+    DType.F32: "F32",
+    DType.BF16: "BF16",
+    DType.F16: "F16",
+    DType.I64: "I64",
+    DType.I32: "I32",
+    DType.I16: "I16",
+    DType.I8: "I8",
+    DType.U8: "U8",
+    DType.BOOL: "BOOL",
+}
+
+
+def _head(types: Mapping[str, TensorType]) -> bytes:
+    """Header bytes for tensors that follow one another, each padded to a multiple of 64 bytes.
+
+    The format allows no holes, so the padding between tensors is tensors too, named `__pad.N`.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "inferir"}}
+    at = 0
+    for i, (name, type_) in enumerate(types.items()):
+        end = at + type_.nbytes({})
+        header[name] = {
+            "dtype": _SAFETENSORS[type_.dtype],
+            "shape": list(type_.concrete({})),
+            "data_offsets": [at, end],
+        }
+        at = end
+        pad = -at % ALIGNMENT
+        if pad:
+            header[f"__pad.{i}"] = {"dtype": "U8", "shape": [pad], "data_offsets": [at, at + pad]}
+            at += pad
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % ALIGNMENT)
+    return struct.pack("<Q", len(text)) + text
+
+
+class _Pieces:
+    """Collects bytes and writes them to an unbuffered file, `PIECE` at a time."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+        self._held = bytearray()
+
+    def add(self, content: bytes) -> None:
+        self._held += content
+        whole = len(self._held) // PIECE * PIECE
+        for at in range(0, whole, PIECE):
+            write_all(self._file, self._held[at : at + PIECE])
+        del self._held[:whole]
+
+    def flush(self) -> None:
+        write_all(self._file, self._held)
+        self._held.clear()
+
+
+@dataclass(frozen=True)
+class WeightCache:
+    """Finished tensors in the compile cache, one entry each, by recipe and content of the checkpoint."""
+
+    cache: CompileCache
+    checkpoint: str
+    dtype: DType
+
+    def key(self, name: str, recipe: Graph | None) -> CacheKey:
+        text = f"checkpoint {name}" if recipe is None else structural_text(recipe)
+        return CacheKey(
+            {
+                "checkpoint": self.checkpoint,
+                "dtype": self.dtype.value,
+                "recipe": text,
+                "interpreter": _interpreter_hash(),
+                "torch": importlib.metadata.version("torch"),
+            }
+        )
+
+
+@cache_function
+def _interpreter_hash() -> str:
+    ir = Path(ir_package.__file__).resolve().parent
+    return source_hash([ir / "ops", ir / "graph" / "interpreter.py"])
+
+
+class TensorMaker:
+    """Makes the tensors of an artifact from checkpoint tensors, which `load(name)` gives. What one op with several
+    results makes of them is computed once for recipes that follow one another.
+    """
+
+    def __init__(self, load: LoadTensor) -> None:
+        self._load = load
+        self._node: Node | None = None
+        self._results: list[Any] = []
+
+    def __call__(self, name: str, recipe: Graph | None) -> Any:
+        """The tensor that `recipe` describes, or without one that of the checkpoint."""
+        if recipe is None:
+            return self._load(name).contiguous()
+        (value,) = recipe.outputs
+        if value.node is not self._node:
+            self._node = value.node
+            every = tuple(map(str, range(len(value.node.results))))
+            graph = Graph((), value.node.results, every, recipe.name)
+            self._results = list(interpret(graph, {}, {n: self._load(n) for n in graph.weights()}).values())
+        return self._results[value.index].contiguous()
+
+
+def write_weights(
+    path: Path,
+    types: Mapping[str, TensorType],
+    recipes: Mapping[str, Graph],
+    load: LoadTensor,
+    store: WeightCache,
+    progress: Progress | None = None,
+) -> None:
+    """Write every tensor of `types` to the safetensors file `path`: by its recipe, else from the checkpoint as it is.
+
+    `store` keeps finished tensors; `load` is called only for those it lacks. The file appears whole or not at all.
+    Raises `ArtifactError` naming file and reason (disk full, say), leaving nothing.
+    """
+    head, make = _head(types), TensorMaker(load)
+    try:
+        with new_file(path) as file:
+            pieces = _Pieces(file)
+            pieces.add(head)
+            for done, (name, type_) in enumerate(types.items()):
+                pieces.add(_content(name, type_, recipes.get(name), make, store))
+                pieces.add(bytes(-type_.nbytes({}) % ALIGNMENT))
+                if progress is not None:
+                    progress(done + 1, len(types))
+            pieces.flush()
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _content(name: str, type_: TensorType, recipe: Graph | None, make: TensorMaker, store: WeightCache) -> bytes:
+    """The bytes of one tensor, from the store or computed now."""
+    key = store.key(name, recipe)
+    found = store.cache.get(KIND, key)
+    if isinstance(found, Entry):
+        return found.files["tensor"]
+    import torch
+
+    with torch.no_grad():
+        tensor = make(name, recipe)
+    if tuple(tensor.shape) != type_.concrete({}) or tensor.dtype != torch_dtype(type_.dtype):
+        raise ArtifactError(f"weight {name!r} is {tensor.dtype}{list(tensor.shape)}, expected {type_}")
+    content: bytes = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+    if store.cache.root is not None and not store.cache.readonly:
+        store.cache.put(KIND, key, {"tensor": content})
+    return content
+
+
+def read_index(path: Path, relative: str) -> dict[str, TensorRecord]:
+    """Records of the tensors in a file made by `write_weights`, under the artifact-relative name `relative`."""
+    by_name = {v: k for k, v in _SAFETENSORS.items()}
+    with open(path, "rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(size))
+    records = {}
+    for name, entry in header.items():
+        if name.startswith("__"):
+            continue
+        start, end = entry["data_offsets"]
+        records[name] = TensorRecord(
+            file=relative,
+            offset=8 + size + start,
+            nbytes=end - start,
+            dtype=by_name[entry["dtype"]],
+            shape=tuple(entry["shape"]),
+        )
+    return records
+
+
+def total_bytes(types: Iterable[TensorType]) -> int:
+    """Bytes that tensors take in a weight file, padding included."""
+    return sum(t.nbytes({}) + -t.nbytes({}) % ALIGNMENT for t in types)

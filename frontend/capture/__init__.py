@@ -1,0 +1,1 @@
+"""A model as a captured graph: export, import rules, and the check against eager."""

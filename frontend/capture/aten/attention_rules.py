@@ -1,0 +1,52 @@
+"""Import rules of the marker ops: attention and masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inferir.frontend.capture.hooks import MaskSpec, resolve_window
+from inferir.frontend.capture.importer import AttentionCall, Importer, Imports, Mask, rule
+from inferir.ir.graph.graph import Value
+
+
+@rule("inferir.mask.default")
+def _mask(imp: Importer, like: Imports, queries: Any, keys: Any, window: int, causal: bool, dtype: int) -> Imports:
+    return Mask(MaskSpec(causal, window))
+
+
+@rule("inferir.attention.default")
+def _attention(
+    imp: Importer,
+    q: Imports,
+    k: Imports,
+    v: Imports,
+    mask: Imports,
+    scale: float,
+    window: int,
+    softcap: float,
+    causal: bool,
+) -> Imports:
+    """q [1, H, T, D], k [1, Hk, T, D], v [1, Hk, T, Dv] -> [1, T, H, Dv]."""
+    if mask is not None and not isinstance(mask, Mask):
+        raise imp.refuse("the attention mask is computed by the model itself, which is not supported")
+    where = f"module {imp.loc.module!r}"
+    window = resolve_window(None if mask is None else mask.spec, window, causal, where)
+
+    def rows(x: Imports) -> Value:
+        value = imp.value(x, imp.val.dtype)
+        _, heads, tokens, size = value.type.shape
+        return imp.op("tensor.permute", imp.view(value, (heads, tokens, size)), perm=(1, 0, 2))
+
+    query, key, value = rows(q), rows(k), rows(v)
+    if query.type.shape[0] != key.type.shape[0]:
+        raise imp.refuse("queries and keys have different token counts (cross attention?)")
+    layer = len(imp.attention)
+    _, heads, head_dim = (int(d) for d in (1, *query.type.shape[1:]))
+    kv_heads, value_dim = (int(d) for d in value.type.shape[1:])
+    imp.attention.append(
+        AttentionCall(layer, imp.loc.module, heads, kv_heads, head_dim, value_dim, window, softcap, scale)
+    )
+    out = imp.op(
+        "attn.attention", query, key, value, scale=scale, window=window, softcap=softcap, causal=True, layer=layer
+    )
+    return imp.view(out, (1, *out.type.shape))

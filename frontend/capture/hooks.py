@@ -1,0 +1,236 @@
+"""Attention and masks captured as single ops while a Hugging Face model is traced.
+
+transformers lets a model look up its attention and mask functions by name. Ours emit two marker ops that exist only
+in a trace:
+
+- `inferir::attention` stands for softmax(scale · q kᵀ + mask) v, whatever implementation serves it later;
+- `inferir::mask` is a tensor of additive float type [1, 1, q, kv] that carries a description of the mask (causal,
+  window), so that code which slices or casts a mask keeps working and the description reaches the attention op that
+  consumes it.
+
+Whatever the description cannot express is refused, because a mask that is dropped is silently wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inferir.frontend.checkpoint.huggingface import IMPLEMENTATION, api
+from inferir.ir.errors import UntraceableError
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+# Arguments of an attention call that say nothing about its result here: dropout is off in eval mode, positions are
+# in q and k already, and the others steer caches or outputs.
+IGNORED_ARGUMENTS = frozenset(
+    {
+        "dropout",
+        "position_ids",
+        "cache_position",
+        "use_cache",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "return_dict",
+        "logits_to_keep",
+        "deterministic",
+        "num_items_in_batch",
+    }
+)
+
+
+@dataclass(frozen=True)
+class MaskSpec:
+    """What a mask allows within one sequence: `causal`, and `window` tokens back including the token itself (0 =
+    all).
+    """
+
+    causal: bool = False
+    window: int = 0
+
+    def meet(self, other: MaskSpec) -> MaskSpec:
+        """The mask that allows what both allow."""
+        windows = [w for w in (self.window, other.window) if w]
+        return MaskSpec(self.causal or other.causal, min(windows, default=0))
+
+
+# --- marker ops -----------------------------------------------------------------------------------------------------
+
+_LIBRARY: Any = torch.library.Library("inferir", "DEF")  # type: ignore[no-untyped-call]
+_LIBRARY.define(
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, int window, float softcap, bool causal)"
+    " -> Tensor"
+)
+_LIBRARY.define("mask(Tensor like, SymInt queries, SymInt keys, int window, bool causal, int dtype) -> Tensor")
+
+
+def _attention_type(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    window: int,
+    softcap: float,
+    causal: bool,
+) -> torch.Tensor:
+    return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3])
+
+
+def _mask_type(like: torch.Tensor, queries: int, keys: int, window: int, causal: bool, dtype: int) -> torch.Tensor:
+    return like.new_empty((1, 1, queries, keys), dtype=_DTYPES[dtype])
+
+
+torch.library.register_fake("inferir::attention", _attention_type, lib=_LIBRARY)
+torch.library.register_fake("inferir::mask", _mask_type, lib=_LIBRARY)
+
+
+# --- attention ------------------------------------------------------------------------------------------------------
+
+
+def _where(module: Any) -> str:
+    layer = getattr(module, "layer_idx", None)
+    return type(module).__name__ + (f" of layer {layer}" if layer is not None else "")
+
+
+def attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | torch.Tensor | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    **arguments: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention function that transformers calls: q [1, H, T, D], k [1, Hk, T, D], v [1, Hk, T, Dv] -> ([1, T,
+    H, Dv], None).
+
+    Raises `UntraceableError` for arguments whose meaning is not captured (sinks, position biases, sparse indices,
+    …), and for query heads that are not a multiple of the key-value heads.
+    """
+    if arguments.get("s_aux") is not None:
+        raise UntraceableError(f"{_where(module)} uses attention sinks (s_aux), which are not supported yet")
+    for name, argument in arguments.items():
+        if argument is None or argument is False or name in IGNORED_ARGUMENTS:
+            continue
+        kind = "tensor argument" if isinstance(argument, torch.Tensor) else "argument"
+        raise UntraceableError(f"{_where(module)} calls attention with the {kind} {name!r}, whose meaning is not known")
+    heads, kv_heads = int(query.shape[1]), int(key.shape[1])
+    if heads % kv_heads:
+        raise UntraceableError(
+            f"{_where(module)} has {heads} query heads and {kv_heads} key-value heads; "
+            f"num_attention_heads={heads} must be a multiple of num_key_value_heads={kv_heads}"
+        )
+    if scaling is None:
+        scaling = float(query.shape[-1]) ** -0.5
+    elif isinstance(scaling, torch.Tensor):
+        query, scaling = query * scaling, 1.0
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    out = torch.ops.inferir.attention(
+        query,
+        key,
+        value,
+        attention_mask,
+        float(scaling),
+        int(sliding_window or 0),
+        float(softcap or 0.0),
+        causal,
+    )
+    return out, None
+
+
+def resolve_window(spec: MaskSpec | None, window: int, causal: bool, where: str) -> int:
+    """The window of an attention call from its mask and its `sliding_window` argument.
+
+    spec: the mask's description, None where the call had no mask. Raises `UntraceableError` where the two disagree
+    or the attention is not causal.
+    """
+    if spec is None:
+        if not causal:
+            raise UntraceableError(f"{where} is bidirectional; only causal attention is supported")
+        return window
+    if not spec.causal:
+        raise UntraceableError(f"{where} has a mask that is not causal; only causal attention is supported")
+    if window and window != spec.window:
+        mask = f"a window of {spec.window}" if spec.window else "no window"
+        raise UntraceableError(f"{where} is called with sliding_window={window}, but its mask has {mask}")
+    return spec.window
+
+
+# --- masks ----------------------------------------------------------------------------------------------------------
+
+
+def _cells(function: Any) -> dict[str, Any]:
+    closure = getattr(function, "__closure__", None) or ()
+    names = function.__code__.co_freevars if closure else ()
+    return {name: cell.cell_contents for name, cell in zip(names, closure, strict=True)}
+
+
+def describe(function: Callable[..., Any]) -> MaskSpec:
+    """The description of a transformers mask function, read from the closures it is composed of.
+
+    Packed-sequence parts drop out: sequences are kept apart by construction. Raises `UntraceableError` naming a
+    part that cannot be expressed as causal with a window.
+    """
+    name = str(getattr(function, "__qualname__", type(function).__name__))
+    head = name.split(".")[0]
+    if getattr(function, "__module__", "") == "transformers.masking_utils":
+        cells = _cells(function)
+        if head == "causal_mask_function":
+            return MaskSpec(causal=True)
+        if head in ("bidirectional_mask_function", "packed_sequence_mask_function"):
+            return MaskSpec()
+        if head == "sliding_window_overlay":
+            return MaskSpec(window=int(cells["sliding_window"]))
+        if head == "remap_positions_for_packed_sequence":
+            return describe(cells["mask_function"])
+        if head == "and_masks":
+            return functools.reduce(MaskSpec.meet, (describe(f) for f in cells["mask_functions"]))
+    known = {
+        "or_masks": "a union of masks",
+        "chunked_overlay": "chunked attention",
+        "blockwise_overlay": "blocks of bidirectional attention",
+        "sliding_window_bidirectional_overlay": "a bidirectional window",
+        "padding_mask_function": "a padding mask",
+    }
+    raise UntraceableError(f"the attention mask uses {known.get(head, f'the function {name}')}, which is not supported")
+
+
+def mask(
+    batch_size: int = 1,
+    q_length: int | None = None,
+    kv_length: int | None = None,
+    mask_function: Callable[..., Any] | None = None,
+    attention_mask: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    **_: Any,
+) -> torch.Tensor:
+    """The mask function that transformers calls; returns the marker. Raises `UntraceableError` for a mask it cannot
+    describe.
+    """
+    if attention_mask is not None:
+        raise UntraceableError(
+            "the model builds its attention mask from a two-dimensional mask, which is not supported"
+        )
+    spec = MaskSpec(causal=True) if mask_function is None else describe(mask_function)
+    like = torch.empty((), dtype=dtype, device=device)
+    out = torch.ops.inferir.mask(like, q_length, kv_length, spec.window, spec.causal, _DTYPES.index(dtype))
+    assert isinstance(out, torch.Tensor)
+    return out
+
+
+@functools.cache
+def register() -> None:
+    """Make `attn_implementation="inferir"` known to transformers (once)."""
+    hf = api()
+    hf.attention_functions.register(IMPLEMENTATION, attention)
+    hf.mask_functions.register(IMPLEMENTATION, mask)

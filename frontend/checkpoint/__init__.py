@@ -1,0 +1,1 @@
+"""Model folders and checkpoints: which files count, what they say, and their tensors."""

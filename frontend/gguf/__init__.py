@@ -1,0 +1,1 @@
+"""GGUF files read by their own rules: format, keys, rope, tensors, tokenizers."""

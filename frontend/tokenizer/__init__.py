@@ -1,0 +1,1 @@
+"""The tokenizer and chat templates that go into an artifact."""

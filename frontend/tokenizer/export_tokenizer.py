@@ -1,0 +1,151 @@
+"""Export a model's tokenizer, chat templates and generation defaults, so that serving needs only `tokenizers` and
+jinja2.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inferir.frontend.checkpoint.end_ids import Claim, config_claims, gguf_claims
+from inferir.frontend.checkpoint.model_files import optional_json, read_json
+from inferir.frontend.checkpoint.model_name import readable
+from inferir.frontend.checkpoint.model_source import ModelSource
+from inferir.frontend.facts import token_ids
+from inferir.frontend.gguf import gguf_tokenizer
+from inferir.frontend.gguf.gguf_metadata import metadata
+from inferir.frontend.tokenizer.template_files import folder_templates, write_templates
+from inferir.frontend.tokenizer.tokenizers_library import parse
+from inferir.ir.contract.manifest import Decision
+
+COPIED = ("added_tokens.json", "generation_config.json")
+DROPPED = ("chat_template", "name_or_path", "tokenizer_file")
+
+
+class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """size: one more than the largest id that has text (a model's vocabulary may be padded beyond it). Ids of special
+    tokens. added: every added token and its id; control: those that are special. claims: who says what ends a text.
+    warnings: what was said when the tokenizer was exported.
+    """
+
+    size: int
+    bos_token_id: int | None
+    eos_token_id: int | None
+    pad_token_id: int | None
+    has_chat_template: bool
+    added: dict[str, int] = {}
+    control: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def from_json(raw: bytes) -> TokenizerFacts:
+        return msgspec.json.decode(raw, type=TokenizerFacts)
+
+
+class _Exported(msgspec.Struct, frozen=True):
+    """What one kind of source says besides the files it wrote."""
+
+    claims: tuple[Claim, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+
+
+def export_tokenizer(source: ModelSource, dest: Path) -> TokenizerFacts:
+    """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json, the chat templates (if any) and
+    generation_config.json.
+
+    A folder's own tokenizer.json is copied byte for byte where transformers makes nothing else of the folder; another
+    or a slow one is converted, and that of a GGUF file is made from its metadata. Raises `FrontendError` naming the
+    file that is missing or damaged.
+    """
+    dest.mkdir(parents=True, exist_ok=True)
+    exported = _from_folder(source, dest) if source.kind == "folder" else _from_gguf(source, dest)
+    generation = dest / "generation_config.json"
+    if not generation.exists():
+        generation.write_text(json.dumps(_defaults(source), indent=1) + "\n", encoding="utf-8")
+    return _facts(dest, exported)
+
+
+def _from_folder(source: ModelSource, dest: Path) -> _Exported:
+    from inferir.frontend.tokenizer.folder_tokenizer import FolderTokenizer
+
+    templates = folder_templates(source.path, optional_json(source.path / "tokenizer_config.json"))
+    tokenizer = FolderTokenizer(source)
+    tokenizer.check()
+    claims = config_claims(source.generation_config, source.stated_config)
+    for name in COPIED:
+        if (source.path / name).is_file():
+            shutil.copyfile(source.path / name, dest / name)
+    kept = {k: v for k, v in tokenizer.config.items() if v is not None and not _names_token(k, v)}
+    _write_config(dest, {**kept, **tokenizer.special_tokens()})
+    made = tokenizer.write(dest)
+    return _Exported((*claims, *tokenizer.claims()), (made, *write_templates(templates, dest)))
+
+
+def _write_config(dest: Path, config: Mapping[str, Any]) -> None:
+    """tokenizer_config.json without the template, and special_tokens_map.json with plain strings."""
+    kept = {k: v for k, v in config.items() if k not in DROPPED}
+    (dest / "tokenizer_config.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    special = {k: _text(v) for k, v in config.items() if _names_token(k, v)}
+    path = dest / "special_tokens_map.json"
+    path.write_text(json.dumps(special, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _names_token(key: str, value: Any) -> bool:
+    """Whether an entry of tokenizer_config.json names a special token, unlike flags such as `add_bos_token`."""
+    return key.endswith("_token") and _text(value) is not None
+
+
+def _text(token: Any) -> str | None:
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _from_gguf(source: ModelSource, dest: Path) -> _Exported:
+    templates = gguf_tokenizer.export(source.path, dest)
+    decided = (*gguf_tokenizer.decisions(source.path), *write_templates(templates, dest))
+    return _Exported(gguf_claims(metadata(source.path), readable(source.path.name)), decided)
+
+
+def _defaults(source: ModelSource) -> dict[str, Any]:
+    """Generation defaults of a model without generation_config.json."""
+    config = source.config.get_text_config(decoder=True)
+    out: dict[str, Any] = {}
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        ids = token_ids(source.generation_config.get(key), getattr(config, key, None))
+        if ids:
+            out[key] = list(ids) if key == "eos_token_id" and len(ids) > 1 else ids[0]
+    return {**source.generation_config, **out}
+
+
+def _facts(dest: Path, exported: _Exported) -> TokenizerFacts:
+    tokenizer = parse(dest / "tokenizer.json")
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    special = read_json(dest / "special_tokens_map.json")
+    added = tokenizer.get_added_tokens_decoder()
+
+    def id_of(key: str) -> int | None:
+        token = special.get(key)
+        return vocabulary.get(token) if isinstance(token, str) else None
+
+    return TokenizerFacts(
+        size=max(vocabulary.values(), default=-1) + 1,
+        bos_token_id=id_of("bos_token"),
+        eos_token_id=id_of("eos_token"),
+        pad_token_id=id_of("pad_token"),
+        has_chat_template=(dest / "chat_template.jinja").is_file(),
+        added={token.content: number for number, token in sorted(added.items())},
+        control=tuple(token.content for _, token in sorted(added.items()) if token.special),
+        claims=exported.claims,
+        decisions=exported.decisions,
+    )

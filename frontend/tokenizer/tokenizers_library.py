@@ -1,0 +1,68 @@
+"""Calls of the tokenizers library, whose failures are plain exceptions, or panics that are none at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from inferir.frontend.checkpoint.model_files import read_bytes
+from inferir.ir.errors import FrontendError
+
+
+class TokenizerWarning(UserWarning):
+    """A tokenizer is odd but usable, or its files contradict each other; the message names file, key or token."""
+
+
+@contextmanager
+def failures_as(message: str) -> Iterator[None]:
+    """Turn whatever the block raises into a `FrontendError` of one line that begins with `message`."""
+    try:
+        yield
+    except FrontendError:
+        raise
+    except Exception as error:
+        raise FrontendError(f"{message}: {_one_line(error)}") from error
+    except BaseException as error:  # a panic of Rust code derives from it directly
+        if type(error).__name__ != "PanicException":
+            raise
+        raise FrontendError(f"{message}: {_one_line(error)}") from None
+
+
+def parse(file: Path) -> Any:
+    """The tokenizer in a tokenizer.json, without truncation and padding. Raises `FrontendError` naming the file."""
+    import tokenizers
+
+    raw = read_bytes(file)
+    with failures_as(f"{file.name} cannot be read"):
+        _check_merges(raw)
+        tokenizer = tokenizers.Tokenizer.from_buffer(raw)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+    return tokenizer
+
+
+def _check_merges(raw: bytes) -> None:
+    """The library panics, with a trace on standard error, at a merge that is shorter than the prefix of its kind."""
+    if b"continuing_subword_prefix" not in raw:
+        return
+    document = json.loads(raw)
+    model = document.get("model") if isinstance(document, Mapping) else None
+    if not isinstance(model, Mapping):
+        return
+    prefix, merges = model.get("continuing_subword_prefix"), model.get("merges")
+    if not isinstance(prefix, str) or not prefix or not isinstance(merges, list):
+        return
+    for merge in merges:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str) and not pair[1].startswith(prefix):
+            raise FrontendError(
+                f"tokenizer.json cannot be read: the merge {merge!r} lacks the continuing_subword_prefix {prefix!r}"
+            )
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:299]}…"

@@ -1,0 +1,1 @@
+"""What compiler and runtime must agree on."""

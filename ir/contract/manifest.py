@@ -1,0 +1,227 @@
+"""Schema of an artifact's manifest. Plain data: `inferir.ir.contract.artifact` reads, checks and writes it.
+
+Sizes and offsets are in bytes. Shapes hold ints and the symbol names of `inferir.ir.graph.dims` ("T", "S", ...).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from inferir.ir.contract.kv_specs import KVCacheGroup
+from inferir.ir.contract.split_kv import max_partials
+from inferir.ir.contract.target import Target
+from inferir.ir.graph.dtypes import DType
+
+FORMAT_VERSION = 1
+"""Version of the schema; a reader accepts exactly its own."""
+
+ALIGNMENT = 64
+"""Kernels use aligned vector loads: every tensor, arena buffer and cache starts at a multiple of this many bytes."""
+
+
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of one file: hex `sha256` and size."""
+
+    sha256: str
+    bytes: int
+
+
+class TensorRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a packed weight lies: `file` relative to the artifact, `offset` from the start of that file."""
+
+    file: str
+    offset: int
+    nbytes: int
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+class IORecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An input or output of a step."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str, ...]
+
+
+class ArenaArg(msgspec.Struct, frozen=True, array_like=True, tag="arena"):
+    """An intermediate buffer at `offset` in the arena."""
+
+    offset: int
+
+
+class WeightArg(msgspec.Struct, frozen=True, array_like=True, tag="weight"):
+    """A packed weight, by name."""
+
+    name: str
+
+
+class InputArg(msgspec.Struct, frozen=True, array_like=True, tag="input"):
+    """A step input, by name."""
+
+    name: str
+
+
+class OutputArg(msgspec.Struct, frozen=True, array_like=True, tag="output"):
+    """A step output, by name."""
+
+    name: str
+
+
+class KVArg(msgspec.Struct, frozen=True, array_like=True, tag="kv"):
+    """A layer's key ("k") or value ("v") cache."""
+
+    layer: int
+    role: str
+
+
+Arg = ArenaArg | WeightArg | InputArg | OutputArg | KVArg
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel call of a step program; `args` match the kernel's `params` in order."""
+
+    kernel: int
+    args: tuple[Arg, ...]
+
+
+class KernelParam(msgspec.Struct, frozen=True, kw_only=True):
+    """A pointer parameter of a kernel: `dtype` is its element type in the kernel's own spelling."""
+
+    name: str
+    dtype: str
+
+
+class KernelRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel of a bucket's library.
+
+    `region` is the hash of its region's canonical text, `provenance` the module paths it computes.
+    """
+
+    id: int
+    name: str
+    region: str
+    anchor: str
+    params: tuple[KernelParam, ...]
+    tile: dict[str, int] = {}
+    provenance: tuple[str, ...] = ()
+
+
+class BucketRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A step program for steps of `lo` <= T < `hi` tokens.
+
+    With `decode`, every sequence contributes exactly one token. `attn_tile` is the largest token count of an attention
+    work item. `scratch_bytes` is what each worker thread needs.
+    """
+
+    name: str
+    lo: int
+    hi: int
+    decode: bool
+    library: str
+    kernels: tuple[KernelRecord, ...]
+    program: tuple[Call, ...]
+    attn_tile: int
+    scratch_bytes: int = 0
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact that decides a model's numbers or texts, and where it was found.
+
+    subject: what is decided, such as "eos token", "chat template" or "rope"; value: as people read it; source: the file
+    and key that said so.
+    """
+
+    subject: str
+    value: str
+    source: str
+
+
+class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What serving needs to know about the model. Every id in `eos_token_ids` ends a generation.
+
+    tool_style: how its chat template writes tool calls ("hermes" or "json"); None if it does not, or in another way.
+    decisions: what decided numbers and texts, and where it was found; for people, an older artifact has none.
+    """
+
+    name: str
+    architecture: str
+    dtype: DType
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    eos_token_ids: tuple[int, ...] = ()
+    bos_token_id: int | None = None
+    parameters: int = 0
+    tool_style: str | None = None
+    decisions: tuple[Decision, ...] = ()
+    facts: dict[str, Any] = {}
+
+
+EDITS_PER_ROW = 4096
+
+
+def max_edits(max_rows: int, max_model_len: int) -> int:
+    """See `LimitsRecord.max_edits`."""
+    return max_rows * (max_model_len + EDITS_PER_ROW)
+
+
+def max_items(max_tokens: int, max_model_len: int) -> int:
+    """See `LimitsRecord.max_items`."""
+    return max_tokens + max_partials(max_model_len)
+
+
+class LimitsRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Upper bounds of the symbols, fixed when the artifact was compiled.
+
+    `max_tokens` bounds T, `max_seqs` S, `max_rows` R, `max_blocks` MB (which is also the row length of block tables in
+    memory).
+    """
+
+    max_model_len: int
+    max_tokens: int
+    max_seqs: int
+    max_rows: int
+    max_blocks: int
+    block_size: int
+
+    @property
+    def max_edits(self) -> int:
+        """Bound of E: a row may edit every token of its text, for penalties, and `EDITS_PER_ROW` others."""
+        return max_edits(self.max_rows, self.max_model_len)
+
+    @property
+    def max_items(self) -> int:
+        """Bound of A: an attention work item has a token of its own, or a row of the workspace for partial states."""
+        return max_items(self.max_tokens, self.max_model_len)
+
+
+class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The memory table: weights and arena once, `scratch_bytes` per worker thread, the cache per block (all layers)."""
+
+    weight_bytes: int
+    arena_bytes: int
+    scratch_bytes: int
+    kv_block_bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole artifact. `digest` covers the manifest's own bytes and is filled in when it is written."""
+
+    digest: str = "0" * 64
+    format: int = FORMAT_VERSION
+    abi: int = 3
+    model: ModelRecord
+    target: Target
+    limits: LimitsRecord
+    memory: MemoryRecord
+    inputs: tuple[IORecord, ...]
+    outputs: tuple[IORecord, ...]
+    kv: tuple[KVCacheGroup, ...]
+    buckets: tuple[BucketRecord, ...]
+    weights: dict[str, TensorRecord]
+    files: dict[str, FileRecord]
+    options: dict[str, Any] = {}
+    versions: dict[str, str] = {}

@@ -1,0 +1,1 @@
+"""Types, graphs, their text form, verifier, rewrites and reference interpreter."""

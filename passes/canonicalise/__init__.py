@@ -1,0 +1,1 @@
+"""Passes that bring captured graphs into one form."""

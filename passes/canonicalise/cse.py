@@ -1,0 +1,35 @@
+"""share-common: equal computations become one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from inferir.ir.graph.graph import Graph, Node, Value, attr_text, rebuild
+from inferir.passes.rebuild import rebuilt
+
+
+@dataclass(frozen=True)
+class ShareCommon:
+    """Merges nodes with the same op, operands and attributes. All ops are pure, so this is always right; the first
+    provenance stays.
+    """
+
+    name: ClassVar[str] = "share-common"
+    why: ClassVar[str] = "layers recompute the same views, scalars and tables"
+    requires: ClassVar[frozenset[str]] = frozenset()
+    ensures: ClassVar[frozenset[str]] = frozenset()
+
+    def run(self, graph: Graph) -> Graph:
+        seen: dict[Any, tuple[Value, ...]] = {}
+
+        def visit(node: Node, operands: tuple[Value, ...]) -> tuple[Value, ...] | None:
+            if node.op == "kernel.region":
+                return None
+            key = (node.op, operands, tuple((k, attr_text(v)) for k, v in node.attrs.items()), node.types)
+            found = seen.get(key)
+            if found is None:
+                found = seen[key] = rebuild(node, operands).results
+            return found
+
+        return rebuilt(graph, visit)

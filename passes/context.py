@@ -1,0 +1,118 @@
+"""What a pass is, and the options that passes are built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+from inferir.ir.errors import PassError
+from inferir.ir.graph.dims import T
+from inferir.ir.graph.graph import Graph, Node
+
+TOKEN_MAJOR = "token-major"
+POSITIONS_TABULATED = "positions-tabulated"
+PAGED = "paged"
+ROWS_GATHERED = "rows-gathered"
+SAMPLED = "sampled"
+PACKED = "packed"
+WEIGHTS_FOLDED = "weights-folded"
+REGIONS = "regions"
+
+SOURCES = frozenset({"core.input", "core.weight", "core.scalar", "core.constant"})
+
+
+class Pass(Protocol):
+    """A rewrite of a whole graph. Implementations are frozen dataclasses whose fields are the options.
+
+    `requires` and `ensures` name properties (`passes.properties`); the driver checks that what a pass requires was
+    ensured before and that what it ensures holds afterwards.
+    """
+
+    name: ClassVar[str]
+    why: ClassVar[str]
+    requires: ClassVar[frozenset[str]]
+    ensures: ClassVar[frozenset[str]]
+
+    def run(self, graph: Graph) -> Graph:
+        """The rewritten graph. Raises `PassError` naming pass, op and module if the graph cannot be handled."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassOptions:
+    """Everything the pipeline depends on besides the graph.
+
+    opt_level: 0 keeps every op a kernel of its own, 1 recognises and fuses, 2 also elides roundings inside kernels, 3
+      also pushes the gather of logit rows through the whole last layer.
+    disabled: names of passes to leave out; leaving out one that a later pass requires is an error.
+    max_model_len: positions are 0 … max_model_len - 1.
+    max_num_batched_tokens, max_num_seqs, max_logit_rows: bounds of T, S, and R and G (default of that:
+      max_num_seqs).
+    block_size: token slots per cache block.
+    vocab_size: tokens that may be drawn (default: all logits).
+    byte_dot: whether the target multiplies bytes with an instruction of its own.
+    """
+
+    opt_level: int = 2
+    disabled: frozenset[str] = frozenset()
+    max_model_len: int = 2048
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 64
+    max_logit_rows: int | None = None
+    block_size: int = 16
+    vocab_size: int | None = None
+    byte_dot: bool = False
+
+    def __post_init__(self) -> None:
+        if self.opt_level not in (0, 1, 2, 3):
+            raise PassError(f"opt_level is {self.opt_level}, not 0, 1, 2 or 3")
+        for name in ("max_model_len", "max_num_batched_tokens", "max_num_seqs", "block_size"):
+            if getattr(self, name) < 1:
+                raise PassError(f"{name} is {getattr(self, name)}, not positive")
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """Upper bounds of the symbols that intermediate values and outputs are sized by."""
+        rows = min(self.max_logit_rows or self.max_num_seqs, self.max_num_batched_tokens)
+        return {"T": self.max_num_batched_tokens, "S": self.max_num_seqs, "R": rows, "G": rows}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A rewrite that was considered and not done. `subject` names the nodes, by module and op."""
+
+    pass_name: str
+    subject: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.pass_name}: {self.subject}: {self.reason}"
+
+
+@dataclass
+class Ledger:
+    """What passes find out besides the new graph: refusals, and the recipes of weights that are computed when the
+    artifact is written.
+    """
+
+    refusals: list[Refusal] = field(default_factory=list)
+    recipes: dict[str, Graph] = field(default_factory=dict)
+
+    def refuse(self, pass_name: str, subject: str, reason: str) -> None:
+        refusal = Refusal(pass_name, subject, reason)
+        if refusal not in self.refusals:
+            self.refusals.append(refusal)
+
+
+def describe(node: Node) -> str:
+    """A node for people: module path and op."""
+    return f"{node.loc.module or '?'} {node.op}"
+
+
+def refuse(pass_name: str, node: Node, reason: str) -> PassError:
+    return PassError(f"{pass_name}: {node.op} in {node.loc.module or 'the graph'}: {reason}")
+
+
+def has_tokens(shape: tuple[object, ...]) -> bool:
+    """True if any dimension depends on T."""
+    return any(not isinstance(d, int) and T in d.free_symbols for d in shape)  # type: ignore[attr-defined]

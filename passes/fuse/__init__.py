@@ -1,0 +1,1 @@
+"""Passes that group ops into kernel regions."""

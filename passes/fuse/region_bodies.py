@@ -1,0 +1,92 @@
+"""Writing a group of nodes as a `kernel.region`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS
+from inferir.ir.graph.graph import Attrs, Builder, Graph, Node, Provenance, Value, rebuild
+from inferir.passes.fuse.grouping import Group, Uses
+
+_NAMED = {
+    "tensor.linear_packed": "linear",
+    "attn.paged": "attention",
+    "kv.write": "kv_write",
+    "sample.draw": "draw",
+    "sample.greedy": "greedy",
+    "tensor.gather_rows": "gather",
+}
+_PLAIN_INPUTS = frozenset(
+    {"ids", "positions", "slots", "block_tables", "attn_items", "rows", "greedy_rows"}
+    | {name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)}
+)
+
+
+def region(group: Group, uses: Uses, outputs: list[Value], env: Mapping[Value, Value]) -> dict[Value, Value]:
+    """The new values for `outputs`, as results of one region whose operands come from `env`.
+
+    The body is the same text for equal work in different layers: inputs are numbered (`x` activations, `w` weights) or
+    have the name of their role, and the layer number of attention is dropped.
+    """
+    body = _Body(uses)
+    for node in group.nodes:
+        body.add(node)
+    results = tuple(body.values[v] for v in outputs)
+    name = region_name(group.nodes)
+    graph = Graph(tuple(body.inputs.values()), results, tuple(f"y{i}" for i in range(len(results))), name)
+    loc = Provenance.join(n.loc for n in group.nodes)
+    operands = [env[v] for v in body.inputs]
+    node = Builder(loc).node("kernel.region", operands, {"anchor": group.anchor, "body": graph, "name": name})
+    return dict(zip(outputs, node.results, strict=True))
+
+
+def region_name(nodes: list[Node]) -> str:
+    """A short name from the ops: `linear_add`, `rms_norm`, `rotary_kv_write`."""
+    kinds = dict.fromkeys(
+        _NAMED.get(n.op, n.op.split(".", 1)[1]) for n in nodes if n.op not in ("tensor.view", "tensor.cast")
+    )
+    if not kinds:
+        kinds = dict.fromkeys(n.op.split(".", 1)[1] for n in nodes)
+    return "_".join(list(kinds)[:5])
+
+
+class _Body:
+    def __init__(self, uses: Uses) -> None:
+        self.uses = uses
+        self.values: dict[Value, Value] = {}
+        self.inputs: dict[Value, Value] = {}
+        self.counts = {"x": 0, "w": 0}
+
+    def add(self, node: Node) -> None:
+        """Copy a node of the group, its operands first."""
+        attrs = node.attrs.replace(layer=0) if node.op == "attn.paged" else node.attrs
+        operands = tuple(self.value(v) for v in node.operands)
+        if attrs is node.attrs:
+            new = rebuild(node, operands)
+        else:
+            new = Builder(node.loc).node(node.op, operands, attrs)
+        self.values.update(zip(node.results, new.results, strict=True))
+
+    def value(self, value: Value) -> Value:
+        if value not in self.values:
+            node = value.node
+            if node in self.uses.free:
+                self.values[value] = rebuild(node, tuple(self.value(v) for v in node.operands)).result
+            elif node.op == "core.scalar":
+                self.values[value] = value
+            else:
+                new = Node("core.input", (), Attrs({"name": self._input_name(node)}), (value.type,), node.loc).result
+                self.inputs[value] = self.values[value] = new
+        return self.values[value]
+
+    def _input_name(self, node: Node) -> str:
+        if node.op == "core.input":
+            name = str(node.attrs["name"])
+            role = name.partition(".")[0]
+            if name in _PLAIN_INPUTS or (
+                role in ("kcache", "vcache") and role not in {v.node.attrs["name"] for v in self.inputs.values()}
+            ):
+                return role
+        kind = "w" if node.op == "core.weight" else "x"
+        self.counts[kind] += 1
+        return f"{kind}{self.counts[kind] - 1}"

@@ -1,0 +1,1 @@
+"""Passes that insert what serving needs: caches, ragged tokens, wanted rows, sampling."""

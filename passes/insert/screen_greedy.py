@@ -1,0 +1,83 @@
+"""screen-greedy: rows that only want their most likely token get it without full logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from inferir.ir.graph.dims import G, R
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Builder, Graph, Node, Provenance, Value, topological
+from inferir.ir.graph.registry import CONTRACTION, has_trait, make_node
+from inferir.ir.graph.types import TensorType
+from inferir.passes.context import PACKED, SAMPLED, Ledger, describe
+from inferir.passes.rebuild import with_symbol
+
+ROW_MULTIPLE, LONGEST_ROW = 16, 32768
+"""Elements that rows of the last product must be a multiple of, since a screening kernel takes as many at once, and may
+have at most, so that its sums of products of integers fit 32 bits.
+"""
+
+
+@dataclass(frozen=True)
+class ScreenGreedy:
+    """Adds the input `greedy_rows` [G] of token rows and the output `greedy` i32 [G], their most likely tokens, beside
+    `rows` and what is drawn for those.
+
+    The row-by-row ops between the gather of logit rows and the last product are repeated for these rows, and
+    `sample.greedy` takes the place of product and draw. It compares float32 sums, where the captured model may round
+    logits first. Models whose logits are more than a product, or whose last layer runs on gathered rows, stay as they
+    are. valid: how many logits may be drawn; default all.
+    """
+
+    valid: int | None = None
+    ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
+
+    name: ClassVar[str] = "screen-greedy"
+    why: ClassVar[str] = "a byte per weight tells most tokens apart; the last matrix is read where it does not"
+    requires: ClassVar[frozenset[str]] = frozenset({PACKED, SAMPLED})
+    ensures: ClassVar[frozenset[str]] = frozenset()
+
+    def run(self, graph: Graph) -> Graph:
+        product = graph.output("logits").node
+        while product.op == "tensor.cast":
+            product = product.operands[0].node
+        tail = self._tail(product)
+        if isinstance(tail, str):
+            self.ledger.refuse(self.name, describe(product), tail)
+            return graph
+        rows = Builder().input("greedy_rows", TensorType((G,), DType.I32))
+        env: dict[Value, Value] = {}
+        for node in tail:
+            operands = tuple(env.get(v, v) for v in node.operands)
+            if node.op == "tensor.gather_rows":
+                operands = (node.operands[0], rows)
+            attrs = {k: with_symbol(a, R, G) for k, a in node.attrs.items()}
+            env[node.result] = make_node(node.op, operands, attrs, node.loc).result
+        x, packed = product.operands
+        n = product.attrs["n"]
+        valid = n if self.valid is None else self.valid
+        (weight,) = packed.node.operands
+        b = Builder(Provenance.join((product.loc, Provenance("sampler", "greedy"))))
+        block = int(packed.type.shape[2])
+        screen = b.node("layout.screen_weight", (weight,), {"block": block, "valid": valid})
+        tokens = b.op("sample.greedy", env[x], packed, *screen.results, n=n, valid=valid)
+        return Graph((*graph.inputs, rows), (*graph.outputs, tokens), (*graph.output_names, "greedy"), graph.name)
+
+    @staticmethod
+    def _tail(product: Node) -> list[Node] | str:
+        """The nodes from the gather of logit rows to the operand of `product`, operands first; or why not."""
+        if product.op != "tensor.linear_packed" or product.operands[1].op != "layout.pack_weight":
+            return "logits are not the result of a product with weights"
+        width = product.operands[0].type.shape[-1]
+        if not isinstance(width, int) or width % ROW_MULTIPLE or width > LONGEST_ROW:
+            return f"rows of {width} elements, not a multiple of {ROW_MULTIPLE} up to {LONGEST_ROW}"
+        rows = [n for n in topological((), product.operands[:1]) if n.types[0].shape[:1] == (R,)]
+        tail = [n for n in rows if n.op != "core.input"]
+        for node in tail:
+            if has_trait(node.op, CONTRACTION):
+                return "the layer before it runs on gathered rows"
+            inputs = [v for v in node.operands if v.node in rows and v.node not in tail]
+            if len(node.results) != 1 or (inputs and node.op != "tensor.gather_rows"):
+                return f"{node.op} of logit rows cannot be repeated"
+        return tail

@@ -1,0 +1,1 @@
+"""Passes that lay weights out for kernels."""

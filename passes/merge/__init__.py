@@ -1,0 +1,1 @@
+"""Passes that join products of one input."""

@@ -1,0 +1,45 @@
+"""merge-gate-up: the gate and up projections of a gated MLP become one product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from inferir.ir.graph.graph import Graph, Node, Value, rebuild
+from inferir.passes.context import TOKEN_MAJOR, Ledger, describe
+from inferir.passes.merge.merge_linears import merged, reason_against
+from inferir.passes.rebuild import rebuilt
+
+
+@dataclass(frozen=True)
+class MergeGateUp:
+    """gated_act(linear(x, g), linear(x, u)) reads both operands from one linear with the weights below each other, gate
+    first.
+    """
+
+    ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
+
+    name: ClassVar[str] = "merge-gate-up"
+    why: ClassVar[str] = "one pass over the input, and the activation becomes an epilogue of the product"
+    requires: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR})
+    ensures: ClassVar[frozenset[str]] = frozenset()
+
+    def run(self, graph: Graph) -> Graph:
+        users = graph.users()
+
+        def visit(node: Node, operands: tuple[Value, ...]) -> Value | None:
+            if node.op != "nn.gated_act" or any(v.op != "tensor.linear" for v in operands):
+                return None
+            gate, up = operands
+            reason = reason_against([gate.node, up.node])
+            if gate.node.operands[0] is not up.node.operands[0]:
+                reason = "gate and up read different values"
+            elif any(len(users[v]) > 1 or v in graph.outputs for v in node.operands):
+                reason = "a projection has other readers"
+            if reason is not None:
+                self.ledger.refuse(self.name, describe(node), reason)
+                return None
+            slices = merged(gate.node.operands[0], [gate.node, up.node])
+            return rebuild(node, tuple(slices)).result
+
+        return rebuilt(graph, visit)

@@ -1,0 +1,1 @@
+"""Passes that find composite ops in chains of simple ones."""

@@ -1,0 +1,44 @@
+"""recognise-gated-act: act(gate) · up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from inferir.ir.graph.graph import Builder, Graph, Node, Value
+from inferir.passes.context import TOKEN_MAJOR
+from inferir.passes.rebuild import rebuilt
+
+_KINDS = {"tensor.silu": "silu", "tensor.relu": "relu", "tensor.sigmoid": "sigmoid"}
+
+
+@dataclass(frozen=True)
+class RecogniseGatedAct:
+    """act(gate)·up with two different values of one type becomes `nn.gated_act`."""
+
+    name: ClassVar[str] = "recognise-gated-act"
+    why: ClassVar[str] = "marks gate and up projections, which are then merged and packed alternately"
+    requires: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR})
+    ensures: ClassVar[frozenset[str]] = frozenset()
+
+    def run(self, graph: Graph) -> Graph:
+        return rebuilt(graph, _visit)
+
+
+def _visit(node: Node, operands: tuple[Value, ...]) -> Value | None:
+    if node.op != "tensor.mul":
+        return None
+    for act, up in (operands, operands[::-1]):
+        kind = _kind(act)
+        if kind is None or up is act:  # act(x)² has no second operand
+            continue
+        gate = act.node.operands[0]
+        if gate is not up and gate.type == up.type and up.op != "core.scalar":
+            return Builder(node.loc).op("nn.gated_act", gate, up, kind=kind)
+    return None
+
+
+def _kind(value: Value) -> str | None:
+    if value.op == "tensor.gelu":
+        return "gelu_tanh" if value.node.attrs["approximate"] == "tanh" else "gelu"
+    return _KINDS.get(value.op)

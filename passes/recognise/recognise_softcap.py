@@ -1,0 +1,38 @@
+"""recognise-softcap: cap · tanh(x / cap)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
+from inferir.ir.graph.rewrite import Any_, P, Scalar, match
+from inferir.passes.context import TOKEN_MAJOR
+from inferir.passes.rebuild import rebuilt
+
+_SOFTCAP = P("tensor.mul", P("tensor.tanh", P("tensor.div", Any_("x"), Scalar("divisor"))), Scalar("cap"))
+
+
+@dataclass(frozen=True)
+class RecogniseSoftcap:
+    """cap·tanh(x / cap) becomes `nn.softcap`."""
+
+    name: ClassVar[str] = "recognise-softcap"
+    why: ClassVar[str] = "one op in the epilogue of the logits' matrix product"
+    requires: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR})
+    ensures: ClassVar[frozenset[str]] = frozenset()
+
+    def run(self, graph: Graph) -> Graph:
+        return rebuilt(graph, _visit)
+
+
+def _visit(node: Node, operands: tuple[Value, ...]) -> Value | None:
+    if node.op != "tensor.mul":
+        return None
+    found = match(_SOFTCAP, rebuild(node, operands).result)
+    if found is None:
+        return None
+    cap = float(found["cap"].node.attrs["value"])
+    if cap != float(found["divisor"].node.attrs["value"]) or cap <= 0:
+        return None
+    return Builder(node.loc).op("nn.softcap", found["x"], cap=cap)

@@ -1,0 +1,222 @@
+"""The step's inputs, kept between steps and filled without touching tokens one by one.
+
+A running request owns a row. Its tokens, its block table and its sampling parameters stay in that row, so a step
+copies only what is new. The block-table input is that storage itself, which is why `attn_items` name rows: S counts
+rows up to the last one in use.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from inferir.ir.contract.split_kv import SPLIT
+from inferir.runtime.batch.sampling_rows import SamplingRows
+from inferir.runtime.batch.work_items import AttentionItems, StepItems
+from inferir.runtime.engine.scheduler import Scheduled
+from inferir.runtime.executor.base import Executor
+from inferir.runtime.executor.dispatcher import BatchDescriptor, StepCounts
+from inferir.runtime.kv.kv_cache import TableInput
+from inferir.runtime.requests.request import Request
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class PreparedStep:
+    """A step whose inputs are in place. `sampled` are the requests that get a token: in the order of the logit rows,
+    then in that of the greedy rows.
+    """
+
+    descriptor: BatchDescriptor
+    counts: StepCounts
+    sampled: list[Request]
+
+
+@dataclass
+class _Decode:
+    """A step that gave each of its requests one token: their rows and positions [requests] i64, the attention items
+    and for how many steps these are right: until a token is the first of a split.
+    """
+
+    requests: list[Request]
+    row: Array
+    position: Array
+    step: PreparedStep
+    items: StepItems
+    steps: int
+
+
+class InputBatch:
+    """Rows of running requests over the executor's input arrays.
+
+    Inputs (by name, all C-contiguous): ids [T], positions [T], attn_items [A, 6], rows [R] i32; those of the draw,
+    which `SamplingRows` fills (`ir/contract/sampling_inputs.py`); and per KV table its slots [T] and block table
+    [S, MB] i32. Models whose rotary frequencies depend on the sequence also have lengths [T] i32: the prompt's length,
+    or position + 1 beyond the prompt. Artifacts that can find the most likely token without logits have greedy_rows [G]
+    i32.
+    """
+
+    def __init__(
+        self, executor: Executor, tables: tuple[TableInput, ...], *, max_seqs: int, max_model_len: int, block_size: int
+    ) -> None:
+        self._executor = executor
+        self._inputs: Mapping[str, Array] = executor.inputs
+        self._tables = tables
+        self._block_size = block_size
+        self._free_rows = list(range(max_seqs))  # a heap: the lowest row first keeps S small
+        self._used_rows: set[int] = set()
+        self._tokens = np.zeros((max_seqs, max_model_len), np.int32)
+        self._items = AttentionItems(executor.inputs["attn_items"], executor.splitting)
+        self._sampling = SamplingRows(executor.inputs, max_seqs)
+        self._prompt = np.zeros(max_seqs, np.int32)  # lengths of prompts
+        self._greedy = np.zeros(max_seqs, np.bool_)  # rows that go without logits
+        self._copied = np.zeros((len(tables), max_seqs), np.int64).tolist()  # table entries that are up to date
+        self._nulled = np.zeros((len(tables), max_seqs), np.int64).tolist()
+        self._last: _Decode | None = None
+
+    def prepare(self, scheduled: Sequence[Scheduled]) -> PreparedStep:
+        """Fill the inputs for a step. Requests that are new to the batch get a row."""
+        for request, _ in scheduled:
+            if request.row < 0:
+                self._bind(request)
+            for blocks in request.blocks:
+                if blocks.changed:
+                    self._update_tables(request)
+                    break
+        requests = [s.request for s in scheduled]
+        if self._last is not None and self._last.requests == requests and self._sampling.plain:
+            return self._advance(self._last)
+        row = np.array([r.row for r in requests], np.int64)
+        count = np.array([s.tokens for s in scheduled], np.int64)
+        start = np.array([r.computed for r in requests], np.int64)
+        last = np.array([r.remaining for r in requests], np.int64) == count
+        total = int(count.sum())
+        descriptor = BatchDescriptor(total, total == len(requests))
+        offset = np.cumsum(count) - count
+        self._fill_tokens(row, count, start, offset, total)
+        items = self._items.fill(row, count, start, offset, self._executor.attn_tile(descriptor))
+        sampled = [r for r, ends in zip(requests, last, strict=True) if ends]
+        sampled, greedy = self._fill_rows(row[last], (offset + count - 1)[last], sampled)
+        rows = len(sampled) - greedy
+        counts = StepCounts(total, max(self._used_rows) + 1, rows, items.total, items.merges, greedy)
+        step = PreparedStep(descriptor, counts, sampled)
+        decode = len(sampled) == total
+        self._last = _Decode(requests, row, start, step, items, _same_split(start)) if decode else None
+        return step
+
+    def _advance(self, last: _Decode) -> PreparedStep:
+        """The step after `last` for the same requests, each with the token that it got: only positions move on."""
+        position, total = last.position, len(last.requests)
+        position += 1
+        inputs = self._inputs
+        inputs["positions"][:total] = position
+        inputs["ids"][:total] = self._tokens[last.row, position]
+        if "lengths" in inputs:
+            np.maximum(self._prompt[last.row], position + 1, out=inputs["lengths"][:total])
+        self._fill_slots(last.row, position)
+        inputs["counter"][:total] += 1
+        last.steps -= 1
+        if last.steps:
+            self._items.advance(last.items, position)
+        else:
+            self._renew_items(last)
+        return last.step
+
+    def _renew_items(self, last: _Decode) -> None:
+        """The attention items of a step in which a token is the first of a split."""
+        step, ones = last.step, np.ones(len(last.requests), np.int64)
+        tile = self._executor.attn_tile(step.descriptor)
+        last.items = self._items.fill(last.row, ones, last.position, np.arange(len(ones)), tile)
+        counts = replace(step.counts, items=last.items.total, merges=last.items.merges)
+        last.step = replace(step, counts=counts)
+        last.steps = _same_split(last.position)
+
+    def append(self, request: Request, token: int) -> None:
+        """Add a sampled token to the request and to its row."""
+        if request.num_tokens < self._tokens.shape[1]:
+            self._tokens[request.row, request.num_tokens] = token
+        request.outputs.append(token)
+        self._sampling.append(request.row, token)
+
+    def constrain(self, index: int, fill: Callable[[Array], object]) -> None:
+        """Let `fill` write which tokens logit row `index` of the prepared step may draw; see `SamplingRows`."""
+        self._sampling.constrain(index, fill)
+
+    def release(self, request: Request) -> None:
+        """Give back the row of a request that no longer runs."""
+        if request.row >= 0:
+            self._last = None
+            self._sampling.release(request.row)
+            self._used_rows.remove(request.row)
+            heapq.heappush(self._free_rows, request.row)
+            request.row = -1
+
+    def _bind(self, request: Request) -> None:
+        row = request.row = heapq.heappop(self._free_rows)
+        self._used_rows.add(row)
+        prompt = self._prompt[row] = len(request.prompt)
+        self._tokens[row, :prompt] = request.prompt
+        self._tokens[row, prompt : request.num_tokens] = request.outputs
+        self._greedy[row] = request.token_only and "greedy_rows" in self._inputs
+        self._sampling.bind(request)
+        for copied, nulled in zip(self._copied, self._nulled, strict=True):
+            copied[row] = nulled[row] = 0
+        for blocks in request.blocks:
+            blocks.changed = True
+
+    def _update_tables(self, request: Request) -> None:
+        """Copy new block ids into the row's tables, and the null block over those given back."""
+        row = request.row
+        for index, (table, blocks) in enumerate(zip(self._tables, request.blocks, strict=True)):
+            if not blocks.changed:
+                continue
+            blocks.changed = False
+            copied, nulled = self._copied[index][row], self._nulled[index][row]
+            if blocks.first > nulled:
+                self._inputs[table.block_tables][row, nulled : blocks.first] = 0
+                self._nulled[index][row] = blocks.first
+            if len(blocks.ids) > copied:
+                self._inputs[table.block_tables][row, copied : len(blocks.ids)] = blocks.ids[copied:]
+                self._copied[index][row] = len(blocks.ids)
+
+    def _fill_tokens(self, row: Array, count: Array, start: Array, offset: Array, total: int) -> None:
+        token_row = np.repeat(row, count)
+        position = np.arange(total) + np.repeat(start - offset, count)
+        self._inputs["positions"][:total] = position
+        self._inputs["ids"][:total] = self._tokens[token_row, position]
+        if "lengths" in self._inputs:
+            self._inputs["lengths"][:total] = np.maximum(self._prompt[token_row], position + 1)
+        self._fill_slots(token_row, position)
+
+    def _fill_slots(self, row: Array, position: Array) -> None:
+        """The cache slot of each token, given its request row and position."""
+        block = position // self._block_size
+        within = position - block * self._block_size
+        for table in self._tables:
+            blocks = self._inputs[table.block_tables][row, block]
+            self._inputs[table.slots][: len(row)] = blocks * self._block_size + within
+
+    def _fill_rows(self, row: Array, token: Array, sampled: list[Request]) -> tuple[list[Request], int]:
+        """The requests in the order of their tokens, and how many of them, the last ones, have no logits."""
+        greedy = self._greedy[row]
+        without = int(greedy.sum())
+        total = len(sampled) - without
+        if without:
+            order = np.argsort(greedy, kind="stable")
+            row, token = row[order], token[order]
+            sampled = [sampled[i] for i in order.tolist()]
+            self._inputs["greedy_rows"][:without] = token[total:]
+        self._inputs["rows"][:total] = token[:total]
+        self._sampling.fill(row[:total], sampled[:total])
+        return sampled, without
+
+
+def _same_split(position: Array) -> int:
+    """For how many steps, this one included, tokens that are now at `position` stay in their splits."""
+    return int((SPLIT - position % SPLIT).min())

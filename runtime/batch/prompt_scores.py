@@ -1,0 +1,63 @@
+"""Extra logit rows of a step, for log-probabilities of prompt tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from inferir.runtime.engine.scheduler import Scheduled
+from inferir.runtime.executor.dispatcher import StepCounts
+from inferir.runtime.requests.request import Request
+from inferir.runtime.sampling.token_logprobs import token_logprobs
+
+_ROW_INPUTS = ("temperature", "top_k", "min_p", "seed", "counter", "masked", "edit_begin", "edit_count")
+
+
+@dataclass(frozen=True)
+class _Score:
+    """Logits in row `row` say how likely the token at `position` of `request` is."""
+
+    request: Request
+    position: int
+    row: int
+
+
+class PromptScores:
+    """Rows behind those of the sampled tokens; what is drawn in them is not used."""
+
+    def __init__(self) -> None:
+        self._scores: list[_Score] = []
+
+    def prepare(
+        self, scheduled: Sequence[Scheduled], counts: StepCounts, inputs: Mapping[str, npt.NDArray[Any]]
+    ) -> StepCounts:
+        """Ask for the rows that `scheduled` wants beyond the sampled ones; the counts with them."""
+        self._scores.clear()
+        if all(s.request.prompt_logprobs is None for s in scheduled):
+            return counts
+        offset, row = 0, counts.rows
+        for s in scheduled:
+            for position in s.request.unscored(s.tokens):
+                inputs["rows"][row] = offset + position - s.request.computed
+                self._scores.append(_Score(s.request, position + 1, row))
+                row += 1
+            offset += s.tokens
+        for name in _ROW_INPUTS:
+            if name in inputs:
+                inputs[name][counts.rows : row] = 0
+        if "top_p" in inputs:
+            inputs["top_p"][counts.rows : row] = 1
+        return replace(counts, rows=row)
+
+    def take(self, logits: npt.NDArray[np.float32]) -> None:
+        """Append what the step's rows say to the requests."""
+        for score in self._scores:
+            request = score.request
+            if request.prompt_logprobs is not None:
+                top = request.params.prompt_logprobs or 0
+                token = request.prompt[score.position]
+                request.prompt_logprobs.append(token_logprobs(logits[score.row], token, top))

@@ -1,0 +1,46 @@
+"""From an artifact folder to a running engine: the runtime's only place that joins all of its parts."""
+
+from __future__ import annotations
+
+import os
+
+from inferir.ir.contract.kv_specs import plan_lanes
+from inferir.runtime.engine.engine import Engine, ModelLimits
+from inferir.runtime.engine.engine_options import EngineOptions
+from inferir.runtime.executor.cpu.cpu_executor import CpuExecutor
+from inferir.runtime.kv.block_pool import BlockPool
+from inferir.runtime.kv.cache_size import plan_blocks
+from inferir.runtime.kv.kv_cache import KVCache, table_inputs
+from inferir.runtime.loader import LoadedArtifact, load_artifact
+from inferir.runtime.text.tokenizer import Tokenizer
+from inferir.runtime.usable_cpus import thread_count
+
+
+def load_engine(path: str | os.PathLike[str], options: EngineOptions | None = None) -> Engine:
+    """Verify and load the artifact at `path`. Raises `ArtifactError`, `TargetError` or `EngineError`."""
+    return build_engine(load_artifact(path), options)
+
+
+def build_engine(artifact: LoadedArtifact, options: EngineOptions | None = None) -> Engine:
+    """An engine over a loaded artifact; without a tokenizer in it, the engine takes and gives token ids only."""
+    options = options or EngineOptions()
+    manifest = artifact.manifest
+    scheduler = options.scheduler(manifest.limits)
+    max_model_len = options.model_len(manifest.limits)
+    budget = options.kv_bytes()
+    threads = thread_count(options.threads)
+    tables = table_inputs(manifest.kv)
+    num_blocks = plan_blocks(
+        plan_lanes(manifest.kv),
+        tables,
+        budget=budget,
+        max_seqs=scheduler.max_seqs,
+        max_model_len=max_model_len,
+        step_tokens=scheduler.max_tokens,
+    )
+    has_tokenizer = (artifact.tokenizer_dir / "tokenizer.json").exists()
+    tokenizer = Tokenizer.load(artifact.tokenizer_dir) if has_tokenizer else None
+    limits = ModelLimits(manifest.model.vocab_size, frozenset(manifest.model.eos_token_ids), max_model_len)
+    executor = CpuExecutor(artifact, num_blocks, threads)
+    cache = KVCache(tables, BlockPool(num_blocks), prefix_caching=options.enable_prefix_caching)
+    return Engine(executor, cache, scheduler, limits, tokenizer, block_size=manifest.limits.block_size)

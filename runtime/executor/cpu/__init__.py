@@ -1,0 +1,1 @@
+"""The CPU executor: step programs over mapped weights."""

@@ -1,0 +1,99 @@
+"""The CPU: compiled step programs over mapped weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy.typing as npt
+
+from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS
+from inferir.ir.contract.split_kv import max_partials
+from inferir.ir.errors import ArtifactError, EngineError
+from inferir.runtime.batch.work_items import Splitting
+from inferir.runtime.executor.base import StepOutputs
+from inferir.runtime.executor.cpu import library_interface as abi
+from inferir.runtime.executor.cpu.step_memory import StepMemory
+from inferir.runtime.executor.cpu.step_program import StepProgram
+from inferir.runtime.executor.cpu.worker_threads import WorkerPool
+from inferir.runtime.executor.dispatcher import BatchDescriptor, Dispatcher, StepCounts
+from inferir.runtime.loader import LoadedArtifact
+
+INPUTS = ("ids", "positions", "attn_items", "rows", *(name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)))
+OUTPUTS = ("tokens", "logits")
+
+
+class CpuExecutor:
+    """Runs an artifact's step programs with `threads` threads and a KV cache of `num_blocks` blocks."""
+
+    def __init__(self, artifact: LoadedArtifact, num_blocks: int, threads: int) -> None:
+        manifest = artifact.manifest
+        _require(artifact)
+        self._memory = StepMemory(artifact, num_blocks)
+        self._workers = WorkerPool(
+            next(iter(artifact.libraries.values())),
+            threads=threads,
+            scratch_bytes=max(b.scratch_bytes for b in manifest.buckets),
+        )
+        self._dispatcher = Dispatcher(
+            [(b, StepProgram(b, artifact.libraries[b.library], self._memory, self._workers)) for b in manifest.buckets]
+        )
+        heads = min((g.spec.kv_heads for g in manifest.kv), default=1)
+        self.splitting = Splitting(self._workers.threads, heads, max_partials(manifest.limits.max_model_len))
+        self._closed = False
+
+    @property
+    def inputs(self) -> Mapping[str, npt.NDArray[Any]]:
+        return self._memory.inputs
+
+    @property
+    def threads(self) -> int:
+        return self._workers.threads
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the KV cache."""
+        return self._memory.kv_bytes
+
+    @property
+    def kv_regions(self) -> int:
+        return self._memory.kv_regions
+
+    def touch_kv(self, region: int, first: int, stop: int) -> None:
+        self._memory.touch_kv(region, first, stop)
+
+    def program(self, descriptor: BatchDescriptor) -> StepProgram:
+        """The step program that runs such a step."""
+        return self._dispatcher.select(descriptor)
+
+    def attn_tile(self, descriptor: BatchDescriptor) -> int:
+        return self.program(descriptor).bucket.attn_tile
+
+    def run(self, descriptor: BatchDescriptor, counts: StepCounts) -> StepOutputs:
+        if self._closed:
+            raise EngineError("the engine is closed")
+        self.program(descriptor).run(counts)
+        return self.outputs(counts)
+
+    def outputs(self, counts: StepCounts) -> StepOutputs:
+        """What the last step left, if it had these counts."""
+        outputs = self._memory.outputs
+        found = StepOutputs(outputs["tokens"][: counts.rows], outputs["logits"][: counts.rows])
+        return replace(found, greedy=outputs["greedy"][: counts.greedy]) if counts.greedy else found
+
+    def close(self) -> None:
+        self._closed = True
+        self._workers.close()
+
+
+def _require(artifact: LoadedArtifact) -> None:
+    """Raise `ArtifactError` unless the artifact speaks this runtime's interface."""
+    manifest = artifact.manifest
+    if manifest.abi != abi.ABI_VERSION:
+        raise ArtifactError(
+            f"{artifact.path}: kernels speak interface {manifest.abi}, this runtime {abi.ABI_VERSION}; compile it again"
+        )
+    missing = {*INPUTS} - {i.name for i in manifest.inputs} | {*OUTPUTS} - {o.name for o in manifest.outputs}
+    if missing:
+        raise ArtifactError(f"{artifact.path}: the step has no {', '.join(sorted(missing))}")

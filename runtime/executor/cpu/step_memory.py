@@ -1,0 +1,114 @@
+"""The memory a step works on: arena, inputs, outputs and KV cache, each at a fixed address for the life of the
+executor."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from inferir.ir.contract.artifact import ArenaArg, Arg, InputArg, IORecord, KVArg, LimitsRecord, OutputArg, WeightArg
+from inferir.ir.contract.kv_specs import plan_lanes
+from inferir.ir.errors import ArtifactError
+from inferir.ir.graph.dtypes import DType
+from inferir.runtime.loader import LoadedArtifact
+from inferir.runtime.memory import Bytes, address, align, allocate
+
+_NUMPY: dict[DType, Any] = {
+    DType.F64: np.float64,
+    DType.F32: np.float32,
+    DType.F16: np.float16,
+    DType.BF16: np.uint16,
+    DType.I64: np.int64,
+    DType.I32: np.int32,
+    DType.I16: np.int16,
+    DType.I8: np.int8,
+    DType.U8: np.uint8,
+    DType.BOOL: np.bool_,
+}
+
+
+class StepMemory:
+    """Allocates what the manifest's memory table says and turns program arguments into addresses.
+
+    `inputs` and `outputs` are arrays of the largest shape, C-contiguous and 64-byte aligned. bf16 is seen as uint16.
+    """
+
+    def __init__(self, artifact: LoadedArtifact, num_blocks: int) -> None:
+        manifest = artifact.manifest
+        self._artifact = artifact
+        self._arena = allocate(manifest.memory.arena_bytes, "the arena")
+        sizes = _sizes(manifest.limits, num_blocks)
+        self.inputs = {r.name: _array(r, sizes) for r in manifest.inputs}
+        self.outputs = {r.name: _array(r, sizes) for r in manifest.outputs}
+        self._kv: dict[tuple[int, str], int] = {}
+        self._pages: list[tuple[int, int]] = []  # of each region of the cache: where it starts, and bytes per block
+        self._pool = self._allocate_kv(num_blocks)
+
+    @property
+    def kv_bytes(self) -> int:
+        return len(self._pool)
+
+    def resolve(self, arg: Arg) -> int:
+        """The address an argument stands for."""
+        match arg:
+            case ArenaArg(offset):
+                return address(self._arena) + offset
+            case WeightArg(name):
+                return self._artifact.weight_address(name)
+            case InputArg(name):
+                return address(self.inputs[name])
+            case OutputArg(name):
+                return address(self.outputs[name])
+            case KVArg(layer, role):
+                return self._kv[layer, role]
+
+    @property
+    def kv_regions(self) -> int:
+        return len(self._pages)
+
+    def touch_kv(self, region: int, first: int, stop: int) -> None:
+        """Have the system give the pages of blocks `first` … `stop` - 1 in a region, by writing zeros to them."""
+        start, size = self._pages[region]
+        self._pool[start + first * size : start + stop * size : mmap.PAGESIZE] = 0
+
+    def _allocate_kv(self, num_blocks: int) -> Bytes:
+        """One region for all lanes; layers of different block tables may share a lane."""
+        lanes = plan_lanes(self._artifact.manifest.kv)
+        starts, size = [], 0
+        for k, v in lanes.pages:
+            starts.append((size, size + align(k * num_blocks)))
+            self._pages += [(starts[-1][0], k), (starts[-1][1], v)]
+            size += align(k * num_blocks) + align(v * num_blocks)
+        pool = allocate(size, "the KV cache", "; give it less with --kv-cache-memory (kv_cache_memory)")
+        for layer, lane in lanes.lane.items():
+            self._kv[layer, "k"] = address(pool) + starts[lane][0]
+            self._kv[layer, "v"] = address(pool) + starts[lane][1]
+        return pool
+
+
+def _sizes(limits: LimitsRecord, num_blocks: int) -> dict[str, int]:
+    """The largest value of each symbol."""
+    return {
+        "T": limits.max_tokens,
+        "S": limits.max_seqs,
+        "R": limits.max_rows,
+        "G": limits.max_rows,
+        "A": limits.max_items,
+        "MB": limits.max_blocks,
+        "NB": num_blocks,
+        "E": limits.max_edits,
+    }
+
+
+def _array(record: IORecord, sizes: dict[str, int]) -> npt.NDArray[Any]:
+    try:
+        shape = tuple(d if isinstance(d, int) else sizes[d] for d in record.shape)
+    except KeyError as e:
+        raise ArtifactError(f"manifest.json: {record.name} has the unknown dimension {e.args[0]!r}") from None
+    nbytes = math.prod(shape) * record.dtype.itemsize
+    out: npt.NDArray[Any] = allocate(nbytes, record.name).view(_NUMPY[record.dtype]).reshape(shape)
+    return out

@@ -1,0 +1,51 @@
+"""A bucket's step program, ready to run: every argument resolved to an address."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import numpy.typing as npt
+
+from inferir.ir.contract.artifact import BucketRecord
+from inferir.runtime.executor.cpu import library_interface as abi
+from inferir.runtime.executor.cpu.step_memory import StepMemory
+from inferir.runtime.executor.cpu.worker_threads import WorkerPool
+from inferir.runtime.executor.dispatcher import StepCounts
+from inferir.runtime.memory import address, allocate
+
+
+class StepProgram:
+    """Runs one bucket's operations over fixed memory: one foreign call per step, with the interpreter lock released.
+
+    The op table is built once. It stays valid because arena, weights, inputs, outputs and cache never move.
+    """
+
+    def __init__(self, bucket: BucketRecord, library: ctypes.CDLL, memory: StepMemory, workers: WorkerPool) -> None:
+        self.bucket = bucket
+        self._workers = workers
+        longest = max((len(call.args) for call in bucket.program), default=0)
+        self._row_words = -(-(1 + longest) // 8) * 8
+        rows = len(bucket.program)
+        self._table = allocate(rows * self._row_words * 8, "the op table").view(np.int64).reshape(rows, self._row_words)
+        for row, call in zip(self._table, bucket.program, strict=True):
+            row[0] = call.kernel
+            row[1 : 1 + len(call.args)] = [memory.resolve(arg) for arg in call.args]
+        self._counts = allocate(abi.COUNT_WORDS * 4, "the step counts").view(np.int32)
+        self._step = abi.function(library, "inferir_step")
+        self._args = (address(self._table), rows, self._row_words, workers.control, address(self._counts))
+
+    def run(self, counts: StepCounts) -> None:
+        """Run the program over the step's inputs; its outputs are in memory when this returns."""
+        self._counts[:6] = (counts.tokens, counts.seqs, counts.rows, counts.items, counts.merges, counts.greedy)
+        self._step(*self._args)
+
+    def profile(self, counts: StepCounts) -> npt.NDArray[np.int64]:
+        """Run once and return the cycles each operation took, in program order."""
+        stamps = np.zeros(len(self._table) + 1, np.int64)
+        self._workers.profile(address(stamps))
+        try:
+            self.run(counts)
+        finally:
+            self._workers.profile(0)
+        return np.diff(stamps)

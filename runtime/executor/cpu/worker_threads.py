@@ -1,0 +1,67 @@
+"""Worker threads of the step programs.
+
+A worker is a Python thread that spends its life inside generated code: it claims chunks of the running operation,
+spins for a moment when there is none, then sleeps until the next is published. One pool serves the programs of all
+buckets.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+
+from inferir.runtime.executor.cpu import library_interface as abi
+from inferir.runtime.memory import address, align, allocate
+
+SPIN = 4000
+"""Pauses before an idle worker sleeps: longer than the gaps inside a step, shorter than a scheduler slice."""
+
+
+class WorkerPool:
+    """The control block of the step programs, and `threads` - 1 workers beside the thread that calls `inferir_step`.
+
+    `library` is any bucket's library; it stays loaded as long as the pool. `scratch_bytes` is what each thread needs.
+    """
+
+    def __init__(self, library: ctypes.CDLL, *, threads: int, scratch_bytes: int, spin: int = SPIN) -> None:
+        self.threads = threads
+        per_thread = align(max(scratch_bytes, 1))
+        self._control = allocate(abi.CTRL_WORDS * 8, "the control block").view(np.int64)
+        self._scratch = allocate(per_thread * threads, "scratch memory")
+        self._control[abi.WORKERS] = threads - 1
+        self._control[abi.SPIN] = spin
+        self._control[abi.SCRATCH] = address(self._scratch)
+        self._control[abi.SCRATCH_BYTES] = per_thread
+        work = abi.function(library, "inferir_worker")
+        workers = [
+            threading.Thread(target=work, args=(self.control, tid), name=f"inferir-worker-{tid}", daemon=True)
+            for tid in range(1, threads)
+        ]
+        for worker in workers:
+            worker.start()
+        # Stops the workers at the latest before the interpreter goes away; it keeps alive what they still touch.
+        memory = (library, self._control, self._scratch)
+        self._stop = weakref.finalize(self, _stop, abi.function(library, "inferir_stop"), workers, memory)
+
+    @property
+    def control(self) -> int:
+        """Address of the control block."""
+        return address(self._control)
+
+    def profile(self, stamps: int) -> None:
+        """Have steps write time stamps to the address `stamps`, or none for 0."""
+        self._control[abi.PROFILE] = stamps
+
+    def close(self) -> None:
+        """Stop and join the workers; calling it again has no effect."""
+        self._stop()
+
+
+def _stop(stop: Any, workers: list[threading.Thread], memory: tuple[Any, ...]) -> None:
+    stop(address(memory[1]))
+    for worker in workers:
+        worker.join()

@@ -1,0 +1,49 @@
+"""How many blocks the cache gets, decided once at start."""
+
+from __future__ import annotations
+
+from inferir.ir.contract.kv_specs import KVLanes
+from inferir.ir.errors import EngineError
+from inferir.runtime.free_memory import available_bytes
+from inferir.runtime.kv.block_pool import BlockPool
+from inferir.runtime.kv.kv_cache import TableInput
+from inferir.runtime.kv.managers import manager_for
+
+DEFAULT_SHARE = 0.5
+"""Share of the available memory that the cache may take when no budget is given."""
+
+
+def plan_blocks(
+    lanes: KVLanes,
+    tables: tuple[TableInput, ...],
+    *,
+    budget: int | None,
+    max_seqs: int,
+    max_model_len: int,
+    step_tokens: int,
+    available: int | None = None,
+) -> int:
+    """Number of blocks, the null block included.
+
+    Never more than `max_seqs` sequences of `max_model_len` tokens can use; otherwise what fits into `budget` bytes, by
+    default half of the memory that is available. Raises `EngineError` naming both numbers if that is less than the
+    smallest cache.
+    """
+    if not tables:
+        return 2
+    probe = BlockPool(2)
+    per_sequence = sum(manager_for(t.spec, probe).peak(max_model_len, step_tokens) for t in tables)
+    useful = 1 + max_seqs * per_sequence
+    if budget is None:
+        budget = int((available_bytes() if available is None else available) * DEFAULT_SHARE)
+        origin = f"half of the memory that is free, {budget} bytes,"
+    else:
+        origin = f"kv_cache_memory of {budget} bytes"
+    blocks = min(useful, budget // lanes.block_bytes)
+    smallest = 1 + len(tables)
+    if blocks < smallest:
+        raise EngineError(
+            f"{origin} is less than the smallest KV cache, {smallest} blocks of {lanes.block_bytes} bytes; "
+            f"say how much it may take with --kv-cache-memory (kv_cache_memory)"
+        )
+    return blocks

@@ -1,0 +1,183 @@
+"""The engine in a process of its own, which `engine_main` starts.
+
+It takes commands between steps and sends one message per step. It ends when the front process does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import Future
+
+import zmq
+
+from inferir.ir.errors import InferirError, QueueFullError, RequestError
+from inferir.ir.system.child import die_with_parent
+from inferir.runtime.build_engine import load_engine
+from inferir.runtime.engine.engine import Engine, Update
+from inferir.runtime.engine.engine_options import EngineOptions
+from inferir.runtime.fresh_memory import FreshMemory
+from inferir.runtime.requests.request import Grammar, Request
+from inferir.runtime.sampling.sampling_params import SamplingParams
+from inferir.runtime.sampling.token_logprobs import TokenLogprobs
+from inferir.runtime.structured.engine_grammars import EngineGrammars
+from inferir.server.engine import messages as m
+from inferir.server.http.process_limits import check_threads
+
+IDLE_MS = 1000
+COMPILERS = ("tvm", "triton", "torch._inductor", "llvmlite")
+
+
+class EngineProcess:
+    """Serves an engine over a socket."""
+
+    def __init__(self, engine: Engine, socket: zmq.Socket[bytes]) -> None:
+        self.engine = engine
+        self.socket = socket
+        self.compiling: dict[str, list[Request]] = {}
+        self.grammars = EngineGrammars(engine)
+        self.fresh = FreshMemory(engine.executor, engine.kv.pool)
+        self.open = True
+
+    def warm_up(self) -> None:
+        """Run one request, so that the first real one finds code and weights in memory."""
+        if self.engine.capacity < 2:
+            return
+        request = self.engine.add_request([0], SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True))
+        while request.finish_reason is None:
+            self.engine.step()
+
+    def run(self) -> None:
+        """Serve until `Shutdown`."""
+        while self.open:
+            wait = 0 if self.engine.has_unfinished or self.fresh.touch() else IDLE_MS
+            while self.open and self.socket.poll(wait):
+                self._handle(m.to_engine.decode(self.socket.recv()))
+                wait = 0
+            if self.open and self.engine.has_unfinished:
+                self._step()
+
+    def send(self, message: m.FromEngine) -> None:
+        self.socket.send(m.encode(message))
+
+    def stats(self) -> m.Stats:
+        stats = self.engine.stats()
+        return m.Stats(
+            running=stats.running,
+            waiting=stats.waiting,
+            kv_usage=stats.kv_usage,
+            prefix_queries=stats.prefix_queries,
+            prefix_hits=stats.prefix_hits,
+            preemptions=stats.preemptions,
+            computed_tokens=stats.computed_tokens,
+            compilers=sum(name in sys.modules for name in COMPILERS),
+        )
+
+    def _handle(self, message: m.ToEngine) -> None:
+        match message:
+            case m.Add():
+                self._add(message)
+            case m.Abort():
+                self.engine.abort(message.id)
+                self.send(self.stats())
+            case m.Ping():
+                self.send(self.stats())
+            case m.Shutdown():
+                self.open = False
+
+    def _add(self, message: m.Add) -> None:
+        try:
+            grammar = None if message.structured is None else self._grammar(message.structured)
+            requests = self.engine.add_requests(
+                message.prompt,
+                SamplingParams.parse(message.params),
+                message.id,
+                priority=message.priority,
+                cache_salt=message.cache_salt,
+                grammar=grammar,
+            )
+        except InferirError as error:
+            self._refuse(message.id, error)
+            return
+        if grammar is None or (grammar.done() and grammar.exception() is None):
+            self.send(m.Accepted(message.id))
+        else:
+            self.compiling[message.id] = requests
+
+    def _refuse(self, id: str, error: BaseException, *, internal: bool = False) -> None:
+        field = error.field if isinstance(error, RequestError) else None
+        self.send(m.Refused(id, str(error), field, isinstance(error, QueueFullError), internal))
+
+    def _grammar(self, spec: m.Spec) -> Future[Grammar]:
+        """Start to compile a grammar, in a thread. The server has checked what can be checked before."""
+        from inferir.runtime.structured import StructuredSpec
+
+        return self.grammars.compile(StructuredSpec.checked(spec.kind, spec.value, spec.source))
+
+    def _step(self) -> None:
+        updates = self.engine.step()
+        self._settle()
+        events = [_event(u) for u in updates]
+        if events:
+            self.send(m.Updates(events, self.stats()))
+
+    def _settle(self) -> None:
+        """Accept or refuse what waited for its grammar."""
+        for name, requests in list(self.compiling.items()):
+            grammar = requests[0].grammar
+            if grammar is None or grammar.done():
+                del self.compiling[name]
+                error = None if grammar is None else grammar.exception()
+                if error is None:
+                    self.send(m.Accepted(name))
+                else:
+                    self._refuse(name, error, internal=not isinstance(error, RequestError))
+
+    def close(self) -> None:
+        self.grammars.close()
+        self.engine.close()
+
+
+def _event(update: Update) -> m.TokenEvent:
+    request = update.request
+    event = m.TokenEvent(
+        id=request.id,
+        token=update.token,
+        text=update.text,
+        finish_reason=update.finish_reason,
+        stop_reason=update.stop_reason,
+        logprobs=_logprobs(update.logprobs),
+        error=request.error,
+        internal=request.internal,
+    )
+    first = len(request.outputs) == 1 and update.token is not None
+    if first:
+        event.queued = request.timing.queue
+    if request.prompt_logprobs is not None and (first or not request.outputs):  # an answer may have no token at all
+        event.prompt_logprobs = [_logprobs(p) for p in request.prompt_logprobs]
+    return event
+
+
+def _logprobs(given: TokenLogprobs | None) -> m.Logprobs | None:
+    return None if given is None else m.Logprobs(given.token, given.logprob, given.rank, list(given.top))
+
+
+def main(address: str, artifact: str, options: str) -> None:
+    """Load the artifact, say so, and serve until `Shutdown`. Raises what ended it otherwise."""
+    die_with_parent()
+    check_threads()
+    context = zmq.Context(io_threads=1)
+    socket = context.socket(zmq.PAIR)
+    socket.setsockopt(zmq.LINGER, m.LINGER_MS)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.connect(address)
+    try:
+        process = EngineProcess(load_engine(artifact, EngineOptions(**json.loads(options))), socket)
+        process.warm_up()
+        process.send(m.Ready(process.engine.capacity))
+        process.run()
+        process.close()
+    finally:
+        socket.close()
+        context.term()

@@ -1,0 +1,1 @@
+"""HTTP: listening, admission, bodies, responses, errors, metrics."""

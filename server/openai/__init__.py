@@ -1,0 +1,1 @@
+"""The routes of the OpenAI API and their fields."""

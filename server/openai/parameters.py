@@ -1,0 +1,86 @@
+"""From checked fields to what the engine is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from inferir.server.engine.messages import Spec
+from inferir.server.http.http_errors import ApiError
+from inferir.server.openai import body_fields as fields
+from inferir.server.openai.generation import Wish
+
+if TYPE_CHECKING:
+    from inferir.runtime.structured.spec import StructuredSpec
+    from inferir.server.service import Service
+
+
+def sequences(body: Mapping[str, Any]) -> int:
+    """Answers per prompt."""
+    n: int = body.get("n") or 1
+    best_of = body.get("best_of")
+    if best_of is not None and best_of != n:
+        raise ApiError.invalid("best_of other than n is not supported", "best_of")
+    return n
+
+
+def engine_params(
+    body: Mapping[str, Any], defaults: Mapping[str, Any], wanted: int | None, otherwise: int | None
+) -> dict[str, Any]:
+    """Fields for `SamplingParams.parse`: what `body` gives, above the served model's `defaults`.
+
+    wanted: the most tokens that `body` asks for; otherwise: those of a request that does not say, if `defaults` do not.
+    """
+    params = {"max_tokens": otherwise, **defaults, **fields.sampling_params(body)}
+    if wanted is not None:
+        params["max_tokens"] = wanted
+    n = sequences(body)
+    return params if n == 1 else {**params, "n": n}
+
+
+def check_priority(service: Service, body: Mapping[str, Any]) -> None:
+    """Raise `ApiError` for a priority that nothing would look at."""
+    policy = service.options.engine.get("scheduling_policy", "fcfs")
+    if body.get("priority") and policy != "priority":
+        text = (
+            "priority has no effect under first come, first served; start the server with --scheduling-policy priority"
+        )
+        raise ApiError.invalid(text, "priority")
+
+
+async def wish(
+    service: Service,
+    body: Mapping[str, Any],
+    forced: StructuredSpec | None = None,
+    beside_calls: Callable[[StructuredSpec], StructuredSpec] | None = None,
+) -> Wish:
+    """What else the engine is asked for. forced: the grammar of a tool call. beside_calls: makes the grammar of a text
+    or calls from that of the text. Raises `ApiError`.
+    """
+    spec = forced
+    form = body.get("response_format") or {"type": "text"}
+    if form != {"type": "text"} or body.get("structured_outputs"):
+        from inferir.runtime.structured.spec_fields import structured_spec
+
+        if forced is not None:
+            other = "structured_outputs" if body.get("structured_outputs") else "response_format"
+            text = f"tool_choice forces a call, and {other} asks for another text; they exclude each other"
+            raise ApiError.invalid(text, "tool_choice")
+        spec = await service.in_thread(structured_spec, body)  # it may take some tenths of a second
+        if spec is not None and beside_calls is not None:
+            spec = await service.in_thread(beside_calls, spec)
+    structured = None
+    if spec is not None:
+        value = list(spec.value) if isinstance(spec.value, tuple) else spec.value
+        structured = Spec(spec.kind, value, spec.source)
+    return Wish(body.get("priority") or 0, body.get("cache_salt"), structured)
+
+
+def truncate(ids: list[int], body: Mapping[str, Any], max_model_len: int) -> list[int]:
+    """The last `truncate_prompt_tokens` ids; -1 means as many as leave room for one token."""
+    most = body.get("truncate_prompt_tokens")
+    if most is None:
+        return ids
+    if most == 0:
+        raise ApiError.invalid("truncate_prompt_tokens must be -1 or at least 1", "truncate_prompt_tokens")
+    return ids[-(most if most > 0 else max_model_len - 1) :]

@@ -1,0 +1,70 @@
+"""`inferir inspect ART`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from inferir.cli import arguments as a
+from inferir.cli.console import plain, print_json, show, size, table
+
+if TYPE_CHECKING:
+    from inferir.inspect.inspect_artifact import ArtifactView
+
+
+class Graph(StrEnum):
+    """The graphs that an artifact keeps for people."""
+
+    captured = "captured"
+    kernels = "kernels"
+
+
+def inspect(
+    artifact: a.Artifact,
+    ir: Annotated[Graph | None, typer.Option("--ir", help="Print a graph as IR text and nothing else.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page that shows all of it; it needs no other file.")
+    ] = None,
+    json: a.Json = False,
+) -> None:
+    """Show what is in an artifact: model, target, memory, buckets, kernels, graphs."""
+    from inferir.inspect.inspect_artifact import as_json, view_artifact
+
+    view = view_artifact(artifact)
+    if html is not None:
+        from inferir.inspect.artifact_page import write_page
+
+        write_page(view, html)
+    if ir is not None:
+        print(view.graph_text(ir.value), end="")
+    elif json:
+        print_json(as_json(view))
+    elif html is None:
+        _print(view)
+
+
+def _print(view: ArtifactView) -> None:
+    from inferir.cli.memory_table import memory_rows
+    from inferir.inspect.inspect_artifact import bucket_rows, buckets_text, decision_rows, short_provenance, summary
+
+    buckets = [(*row[:-1], size(int(row[-1]))) for row in bucket_rows(view.manifest)]
+    kernels = [
+        (k.name, str(k.calls), k.tile_text, buckets_text(view, k), short_provenance(k.provenance)) for k in view.kernels
+    ]
+    refused = len(view.refusals())
+    show(
+        table(f"{view.path}: {size(view.nbytes)}", ("", ""), summary(view)),
+        table("What decided", ("what", "value", "found in"), decision_rows(view.manifest.model.decisions)),
+        table("Memory when served", ("what", "size", "note"), memory_rows(view.manifest), right=("size",)),
+        table(
+            "Buckets",
+            ("bucket", "tokens", "steps", "kernels", "calls", "library"),
+            buckets,
+            right=("tokens", "kernels", "calls", "library"),
+        ),
+        table("Kernels", ("kernel", "calls", "tile", "buckets", "computes"), kernels, right=("calls",)),
+        plain(f"{refused} fusions were considered and refused (--json and --html list them). --ir kernels: the graph."),
+    )

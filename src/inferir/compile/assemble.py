@@ -1,0 +1,226 @@
+"""Putting an artifact together: libraries, tokenizer, graphs for people, and the manifest that describes it all."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inferir import __version__
+from inferir.codegen.tvm.bucket_library import BuiltBucket, region_digest
+from inferir.codegen.tvm.regions import NEXT_ATTENTION, WORKSPACE
+from inferir.compile.compile_types import WEIGHT_FILE, Captured, CompileOptions, DebugOptions
+from inferir.frontend.facts import ModelFacts
+from inferir.frontend.tokenizer.template_files import DEFAULT, template_file
+from inferir.ir.contract.artifact import (
+    ArenaArg,
+    BucketRecord,
+    Call,
+    IORecord,
+    KVArg,
+    LimitsRecord,
+    Manifest,
+    MemoryRecord,
+    ModelRecord,
+    TensorRecord,
+    file_records,
+    write_manifest,
+)
+from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
+from inferir.ir.contract.manifest import Decision
+from inferir.ir.contract.target import Target
+from inferir.ir.graph.dims import dim_str
+from inferir.ir.graph.graph import Graph
+from inferir.ir.graph.printer import print_graph
+from inferir.ir.graph.types import TensorType
+from inferir.passes.manager import PipelineResult
+from inferir.runtime.text.tool_style import detect_style
+
+
+def assemble(
+    folder: Path,
+    captured: Captured,
+    result: PipelineResult,
+    built: list[BuiltBucket],
+    weights: dict[str, TensorRecord],
+    options: CompileOptions,
+    target: Target,
+    debug: DebugOptions,
+) -> Manifest:
+    """Write libraries, tokenizer, graphs and the manifest."""
+    (folder / "tokenizer").mkdir()
+    for name, content in captured.tokenizer.items():
+        (folder / "tokenizer" / name).write_bytes(content)
+    ir = folder / "ir"
+    ir.mkdir()
+    (ir / "captured.txt").write_text(print_graph(captured.graph) + "\n", encoding="utf-8")
+    (ir / "kernels.txt").write_text(print_graph(result.graph) + "\n", encoding="utf-8")
+    (ir / "refusals.txt").write_text("".join(f"{r}\n" for r in result.refusals), encoding="utf-8")
+    kernels = folder / "kernels"
+    kernels.mkdir()
+    for b in built:
+        (kernels / f"{b.bucket.name}.so").write_bytes(b.library)
+        if debug.dump_dir is not None:
+            (debug.dump_dir / f"bucket-{b.bucket.name}.py").write_text(b.source, encoding="utf-8")
+    assert options.max_model_len is not None
+    kv = kv_groups(result)
+    blocks = -(-options.max_model_len // options.block_size)
+    scratch = max(b.meta.scratch_bytes for b in built)
+    manifest = Manifest(
+        model=model_record(captured.facts, tool_template(captured.tokenizer), captured.decisions),
+        target=target,
+        limits=LimitsRecord(
+            max_model_len=options.max_model_len,
+            max_tokens=options.max_num_batched_tokens,
+            max_seqs=options.max_num_seqs,
+            max_rows=options.max_num_seqs,
+            max_blocks=blocks,
+            block_size=options.block_size,
+        ),
+        memory=MemoryRecord(
+            weight_bytes=(folder / WEIGHT_FILE).stat().st_size,
+            arena_bytes=result.plan.arena_bytes + max(b.meta.workspace_bytes for b in built),
+            scratch_bytes=scratch,
+            kv_block_bytes=sum(g.spec.page_bytes * len(g.layers) for g in kv),
+        ),
+        inputs=tuple(
+            io_record(str(v.node.attrs["name"]), v.type)
+            for v in result.graph.inputs
+            if "cache." not in str(v.node.attrs["name"])
+        ),
+        outputs=tuple(io_record(o.name, o.type) for o in result.plan.outputs),
+        kv=kv,
+        buckets=bucket_records(result, built),
+        weights=weights,
+        files=file_records(folder),
+        options=option_record(options),
+        versions=versions(),
+    )
+    return write_manifest(folder, manifest)
+
+
+def io_record(name: str, type_: TensorType) -> IORecord:
+    shape = tuple(d if isinstance(d, int) else dim_str(d) for d in type_.shape)
+    return IORecord(name=name, dtype=type_.dtype, shape=shape)
+
+
+def tool_template(tokenizer: Mapping[str, bytes]) -> bytes | None:
+    """The chat template that renders requests with tools."""
+    return tokenizer.get(template_file("tool_use"), tokenizer.get(template_file(DEFAULT)))
+
+
+def model_record(
+    facts: ModelFacts, tool_template: bytes | None = None, decisions: tuple[Decision, ...] = ()
+) -> ModelRecord:
+    return ModelRecord(
+        name=facts.name,
+        architecture=facts.architecture,
+        dtype=facts.dtype,
+        vocab_size=facts.vocab_size,
+        hidden_size=facts.hidden_size,
+        num_layers=facts.num_layers,
+        eos_token_ids=facts.eos_token_ids,
+        bos_token_id=facts.bos_token_id,
+        parameters=facts.parameters,
+        tool_style=None if tool_template is None else detect_style(tool_template.decode("utf-8", "replace")),
+        decisions=decisions,
+        facts=msgspec.to_builtins(facts),
+    )
+
+
+def bucket_records(result: PipelineResult, built: list[BuiltBucket]) -> tuple[BucketRecord, ...]:
+    """Step programs: the planned calls with each kernel's arguments in the order of its parameters.
+
+    The workspace that regions use, one after another, lies behind the planned arena.
+    """
+    provenance: dict[str, list[str]] = {}
+    for op in result.plan.ops:
+        paths = provenance.setdefault(region_digest(op.region), [])
+        if op.region.loc.module and op.region.loc.module not in paths:
+            paths.append(op.region.loc.module)
+    workspace = ArenaArg(result.plan.arena_bytes)
+    out = []
+    for b in built:
+        program = []
+        for place, op in enumerate(result.plan.ops):
+            for number in b.kernels_of(op.region):
+                args: list[Any] = []
+                for i in b.meta.kernels[number].order:
+                    if i == WORKSPACE:
+                        args.append(workspace)
+                    elif i <= NEXT_ATTENTION:
+                        attention = _next_attention(result.plan.ops, place)
+                        its = b.meta.kernels[b.kernels_of(attention.region)[0]].order
+                        args.append(_argument(attention, its[NEXT_ATTENTION - i]))
+                    else:
+                        args.append(_argument(op, i))
+                program.append(Call(kernel=number, args=tuple(args)))
+        out.append(
+            BucketRecord(
+                name=b.bucket.name,
+                lo=b.bucket.lo,
+                hi=b.bucket.hi,
+                decode=b.bucket.decode,
+                library=f"kernels/{b.bucket.name}.so",
+                kernels=b.records(provenance),
+                program=tuple(program),
+                attn_tile=b.meta.attn_tile,
+                scratch_bytes=b.meta.scratch_bytes,
+            )
+        )
+    return tuple(out)
+
+
+def _next_attention(ops: Sequence[Any], place: int) -> Any:
+    """The first attention after operation `place`, in the next step if there is none in this one."""
+    return next(op for op in (*ops[place:], *ops[:place]) if op.region.attrs["anchor"] == "attention")
+
+
+def _argument(op: Any, index: int) -> Any:
+    """Argument of a planned op by index into operands + results; results written in place are not among its `args`."""
+    operands = len(op.region.operands)
+    if index < operands:
+        return op.args[index]
+    body: Graph = op.region.attrs["body"]
+    before = sum(1 for v in body.outputs[: index - operands] if v.op != "kv.write")
+    return op.args[operands + before]
+
+
+def kv_groups(result: PipelineResult) -> tuple[KVCacheGroup, ...]:
+    """Layers by the cache they need, read off the attention ops of the kernel graph."""
+    specs: dict[FullAttentionSpec | SlidingWindowSpec, list[int]] = {}
+    for op in result.plan.ops:
+        if op.region.attrs["anchor"] != "attention":
+            continue
+        body: Graph = op.region.attrs["body"]
+        node = next(n for n in body.nodes if n.op == "attn.paged")
+        q, kc, vc = (v.type for v in node.operands[:3])
+        sizes = {
+            "block_size": node.attrs["block_size"],
+            "kv_heads": node.attrs["kv_heads"],
+            "head_dim": q.shape[2],
+            "value_dim": vc.shape[3],
+            "dtype": kc.dtype,
+        }
+        window = node.attrs["window"]
+        spec = SlidingWindowSpec(window=window, **sizes) if window else FullAttentionSpec(**sizes)
+        layer = next(a.layer for a in op.args if isinstance(a, KVArg))
+        specs.setdefault(spec, []).append(layer)
+    return tuple(KVCacheGroup(spec=spec, layers=tuple(layers)) for spec, layers in specs.items())
+
+
+def option_record(options: CompileOptions) -> dict[str, Any]:
+    return {
+        "dtype": options.dtype,
+        "opt_level": options.opt_level,
+        "disabled_passes": sorted(options.disabled_passes),
+        "buckets": options.buckets,
+    }
+
+
+def versions() -> dict[str, str]:
+    names = ("apache-tvm", "torch", "transformers")
+    return {"inferir": __version__, **{n: importlib.metadata.version(n) for n in names}}

@@ -1,0 +1,288 @@
+"""The composition root: model in, artifact out.
+
+    load source → trace → passes → plan → one library per bucket → weights → manifest
+
+Every stage asks the compile cache first: the captured graph by what decides it, bucket libraries by their regions,
+packed weights by recipe and checkpoint content. An artifact is written beside its place and renamed, so there is never
+half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
+from inferir.codegen.cache.through import frontend_key, through_cache
+from inferir.codegen.tvm.bucket_library import BuiltBucket, build_buckets
+from inferir.codegen.tvm.regions import Bounds
+from inferir.codegen.tvm.tuning.tiles import NO_TILES
+from inferir.codegen.weights import packing
+from inferir.compile.artifact_folder import artifact_folder, check_place
+from inferir.compile.assemble import assemble
+from inferir.compile.compile_types import (
+    LONGEST,
+    WEIGHT_FILE,
+    Captured,
+    CompileOptions,
+    CompileReport,
+    DebugOptions,
+    Progress,
+)
+from inferir.compile.text_ends import check_vocabulary, join_ends
+from inferir.compile.tuning_records import TuningRecord, read_records
+from inferir.compile.tuning_use import all_products, use_records
+from inferir.frontend.checkpoint.decisions import decisions
+from inferir.frontend.checkpoint.model_source import ModelSource, load_source
+from inferir.frontend.facts import ModelFacts
+from inferir.frontend.tokenizer.export_tokenizer import TokenizerFacts
+from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning
+from inferir.ir.contract.artifact import TensorRecord
+from inferir.ir.contract.bucket import Bucket, default_buckets, parse_buckets
+from inferir.ir.contract.split_kv import max_partials
+from inferir.ir.contract.target import Target
+from inferir.ir.errors import InferirError, TargetError
+from inferir.ir.graph.graph import Graph
+from inferir.ir.graph.parser import parse_graph
+from inferir.ir.graph.printer import print_graph
+from inferir.ir.system.held_folder import remove_abandoned_scratch, scratch_folder
+from inferir.passes.context import PassOptions
+from inferir.passes.manager import PipelineResult, run_pipeline
+
+TOKENIZER_FACTS = "facts.json"
+
+__all__ = ["CompileOptions", "CompileReport", "DebugOptions", "Progress", "compile_model"]
+
+
+def compile_model(
+    spec: str,
+    out: str | os.PathLike[str],
+    options: CompileOptions | None = None,
+    *,
+    cache: CompileCache | None = None,
+    debug: DebugOptions | None = None,
+    progress: Progress | None = None,
+) -> CompileReport:
+    """Compile the model `spec` (folder, GGUF file or hub id) into the artifact folder `out`.
+
+    An artifact that is there is replaced.
+
+    Raises an `InferirError` of one line; nothing is left at `out` then that was not there before.
+    """
+    options, debug = options or CompileOptions(), debug or DebugOptions()
+    cache = cache if cache is not None else CompileCache.from_env(CacheOptions())
+    say = progress or (lambda phase, done, total: None)
+    report = CompileReport(Path(out))
+    target = Target.named(options.target)
+    check_target(target)
+    check_place(report.path)
+    for kind in ("trace", "template", "build"):
+        remove_abandoned_scratch(kind)
+    tuning = read_records(options.tuning) if options.tuning is not None else ()
+    with report.phase("load"):
+        source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)
+    with report.phase("trace"):
+        say("trace", 0, 1)
+        captured = capture(source, options, cache, report)
+        say("trace", 1, 1)
+    options = resolve(options, captured.facts)
+    with report.phase("passes"):
+        say("passes", 0, 1)
+        result = lower(captured, options, target, debug)
+        say("passes", 1, 1)
+    with report.phase("kernels"):
+        built = build(result, options, target, cache, say, report, tuning)
+    with artifact_folder(report.path) as folder:
+        with report.phase("weights"):
+            records = write_weights(folder, captured, source, result, cache, say)
+        with report.phase("write"):
+            say("write", 0, 1)
+            manifest = assemble(folder, captured, result, built, records, options, target, debug)
+            report.manifest = manifest
+            say("write", 1, 1)
+    report.hits, report.misses = cache.hits, cache.misses
+    return report
+
+
+def resolve(options: CompileOptions, facts: ModelFacts) -> CompileOptions:
+    """Fill in what the model decides. Raises `InferirError` naming an option that does not fit."""
+    longest = facts.max_position_embeddings or LONGEST
+    length = options.max_model_len or min(longest, LONGEST)
+    if facts.max_position_embeddings and length > facts.max_position_embeddings:
+        raise InferirError(f"max_model_len is {length}, the model was made for {facts.max_position_embeddings}")
+    tokens = min(options.max_num_batched_tokens, max(length, options.max_num_seqs))
+    for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+        if getattr(options, name) < 1:
+            raise InferirError(f"{name} is {getattr(options, name)}, not positive")
+    if options.block_size % 16:
+        raise InferirError(f"block_size is {options.block_size}, not a multiple of 16")
+    return replace(options, max_model_len=length, max_num_batched_tokens=tokens)
+
+
+def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, report: CompileReport) -> Captured:
+    """Graph, facts and tokenizer, from the cache or from the model: traced, and compared with it unless told not to."""
+
+    def make_trace(folder: Path) -> None:
+        from inferir.frontend.capture.trace import trace
+        from inferir.frontend.capture.trace_check import admit_traced
+
+        traced = trace(source)
+        if options.admission:
+            admit_traced(traced, source)
+        traced.save(folder)
+
+    def make_tokenizer(folder: Path) -> None:
+        from inferir.frontend.tokenizer.export_tokenizer import export_tokenizer
+
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            described = export_tokenizer(source, folder)
+        own = tuple(dict.fromkeys(str(w.message) for w in said if w.category.__module__.startswith("inferir.")))
+        (folder / TOKENIZER_FACTS).write_bytes(msgspec.structs.replace(described, warnings=own).to_json())
+
+    digest = source.description_digest()
+    trace_files, reason = through_cache(
+        cache, "graph", frontend_key(model=digest, admission=options.admission), make_trace
+    )
+    tokenizer, other = through_cache(
+        cache, "tokenizer", frontend_key(model=digest, files=source.tokenizer_digest()), make_tokenizer
+    )
+    report.reasons += [r for r in (reason, other) if r]
+    facts = msgspec.structs.replace(ModelFacts.from_json(trace_files["facts.json"]), name=source.name)
+    graph = parse_graph(trace_files["graph.ir"].decode())
+    files = {n: f for n, f in tokenizer.items() if n != TOKENIZER_FACTS}
+    described = TokenizerFacts.from_json(tokenizer[TOKENIZER_FACTS])
+    for text in described.warnings:  # of this compile or the one that filled the cache
+        warnings.warn(text, TokenizerWarning, stacklevel=2)
+    facts, ends = join_ends(facts, described, files)
+    check_vocabulary(facts, described)
+    found = (*decisions(source, options.dtype), *described.decisions, *ends)
+    return Captured(graph, facts, trace_files, files, described.size, found)
+
+
+def pass_options(options: CompileOptions, captured: Captured, target: Target) -> PassOptions:
+    assert options.max_model_len is not None
+    return PassOptions(
+        opt_level=options.opt_level,
+        disabled=options.disabled_passes,
+        max_model_len=options.max_model_len,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_num_seqs=options.max_num_seqs,
+        max_logit_rows=options.max_num_seqs,
+        block_size=options.block_size,
+        vocab_size=min(captured.facts.vocab_size, captured.tokenizer_size),
+        byte_dot=target.has("avx512vnni"),
+    )
+
+
+def lower(captured: Captured, options: CompileOptions, target: Target, debug: DebugOptions) -> PipelineResult:
+    """Run the pass pipeline."""
+
+    def show(name: str, graph: Graph) -> None:
+        if debug.print_after in ("all", name):
+            debug.emit(f"// after {name}\n{print_graph(graph)}")
+
+    return run_pipeline(
+        captured.graph,
+        None,
+        pass_options(options, captured, target),
+        print_after=show if debug.print_after else None,
+        dump_dir=debug.dump_dir,
+    )
+
+
+def buckets_of(options: CompileOptions) -> tuple[Bucket, ...]:
+    most = options.max_num_batched_tokens
+    return parse_buckets(options.buckets, most) if options.buckets else default_buckets(most)
+
+
+def kernel_bounds(options: CompileOptions) -> Bounds:
+    """What kernels are sized by."""
+    assert options.max_model_len is not None
+    blocks = -(-options.max_model_len // options.block_size)
+    return Bounds(options.max_num_seqs, blocks, max_partials(options.max_model_len))
+
+
+def build(
+    result: PipelineResult,
+    options: CompileOptions,
+    target: Target,
+    cache: CompileCache,
+    say: Progress,
+    report: CompileReport,
+    tuning: Sequence[TuningRecord] = (),
+) -> list[BuiltBucket]:
+    """Libraries of all buckets, with the tiles that the records `tuning` have for their products."""
+    bounds = kernel_bounds(options)
+    regions, buckets = [op.region for op in result.plan.ops], buckets_of(options)
+    if options.tuning is not None:
+        report.tuning = use_records(options.tuning, tuning, all_products(regions, buckets, bounds), target)
+    built = build_buckets(
+        regions,
+        buckets,
+        target,
+        bounds,
+        cache,
+        options.jobs or len(os.sched_getaffinity(0)),
+        lambda done, total: say("kernels", done, total),
+        NO_TILES if report.tuning is None else report.tuning.tiles,
+    )
+    report.reasons += [b.reason for b in built if b.reason]
+    return built
+
+
+def write_weights(
+    folder: Path, captured: Captured, source: ModelSource, result: PipelineResult, cache: CompileCache, say: Progress
+) -> dict[str, TensorRecord]:
+    """Write the packed weights into the artifact folder."""
+    types = {name: value.type for name, value in result.graph.weights().items()}
+    file = folder / WEIGHT_FILE
+    file.parent.mkdir()
+    weights: list[Any] = []
+
+    def load(name: str) -> Any:
+        if not weights:
+            weights.append(checkpoint(captured, source))
+        return weights[0].load(name)
+
+    packing.write_weights(
+        file,
+        types,
+        result.recipes,
+        load,
+        packing.WeightCache(cache, weight_digest(captured, source), captured.facts.dtype),
+        lambda done, total: say("weights", done, total),
+    )
+    return packing.read_index(file, WEIGHT_FILE)
+
+
+def weight_digest(captured: Captured, source: ModelSource) -> str:
+    """Digest of everything recipes read: the checkpoint, and the constants that the trace took from the config."""
+    constants = hashlib.sha256(captured.trace["constants.safetensors"]).hexdigest()
+    return hashlib.sha256(f"{source.weights.fingerprint()} {constants}".encode()).hexdigest()
+
+
+def checkpoint(captured: Captured, source: ModelSource) -> Any:
+    """The graph's weights over the checkpoint of `source`. Raises `WeightError` unless every tensor is used."""
+    from inferir.frontend.capture.trace import TracedModel
+
+    with scratch_folder("trace") as folder:
+        for file, content in captured.trace.items():
+            (folder.path / file).write_bytes(content)
+        traced = TracedModel.load(folder.path)
+    return traced.weights(source.weights)
+
+
+def check_target(target: Target) -> None:
+    """Whole models are compiled for CPUs only; without this, LLVM would make code for some CPU under a GPU's name."""
+    if target.kind != "cpu":
+        raise TargetError(
+            f"target {target.name} is a {target.kind} device; models can be compiled for CPUs only, so far"
+        )

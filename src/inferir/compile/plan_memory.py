@@ -1,0 +1,120 @@
+"""Memory of an artifact before it is compiled: the frontend and the passes decide all of it, so no kernel is built."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
+from inferir.codegen.tvm.bucket_library import BucketMeta, distinct, lower_bucket
+from inferir.codegen.weights.packing import total_bytes
+from inferir.compile.assemble import kv_groups
+from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
+from inferir.compile.compiler import buckets_of, capture, kernel_bounds, lower, resolve
+from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.facts import ModelFacts
+from inferir.ir.contract.kv_specs import plan_lanes
+from inferir.ir.contract.manifest import max_edits, max_items
+from inferir.ir.contract.target import Target
+from inferir.ir.errors import InferirError
+from inferir.ir.graph.types import TensorType
+from inferir.passes.manager import PipelineResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """What serving a model takes, in bytes.
+
+    checkpoint_bytes: the model's own tensors in the served type, tied ones once; weight_bytes: what they become when
+    they are packed, padding and tables included. scratch_bytes is per thread. io_bytes: inputs and outputs of a step.
+    """
+
+    facts: ModelFacts
+    target: Target
+    options: CompileOptions
+    checkpoint_bytes: int
+    weight_bytes: int
+    arena_bytes: int
+    io_bytes: int
+    scratch_bytes: int
+    kv_block_bytes: int
+
+    @property
+    def kv_token_bytes(self) -> int:
+        return self.kv_block_bytes // self.options.block_size
+
+    @property
+    def blocks_per_sequence(self) -> int:
+        """Blocks of a sequence of the greatest length."""
+        assert self.options.max_model_len is not None
+        return -(-self.options.max_model_len // self.options.block_size)
+
+    def fixed_bytes(self, threads: int) -> int:
+        """Everything but the KV cache."""
+        return self.weight_bytes + self.arena_bytes + self.io_bytes + threads * self.scratch_bytes
+
+    def fit(self, memory: int, threads: int) -> Fit:
+        """What fits into `memory` bytes. Raises `InferirError` naming both numbers if not even one block does."""
+        blocks = (memory - self.fixed_bytes(threads)) // self.kv_block_bytes
+        if blocks < 2:  # one is the null block
+            least = self.fixed_bytes(threads) + 2 * self.kv_block_bytes
+            raise InferirError(f"{memory} bytes are too little: the model needs at least {least}")
+        return Fit(memory, blocks, (blocks - 1) * self.options.block_size, (blocks - 1) // self.blocks_per_sequence)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """In `memory` bytes: KV blocks (the null block included), their tokens, and how many sequences of full length."""
+
+    memory: int
+    blocks: int
+    tokens: int
+    full_sequences: int
+
+
+def plan_memory(spec: str, options: CompileOptions, cache: CompileCache | None = None) -> MemoryPlan:
+    """Trace the model (or take its graph from the cache), run the passes and add up. Raises an `InferirError`."""
+    cache = cache if cache is not None else CompileCache.from_env(CacheOptions())
+    target = Target.named(options.target)
+    source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)
+    captured = capture(source, options, cache, CompileReport(source.path))
+    options = resolve(options, captured.facts)
+    result = lower(captured, options, target, DebugOptions())
+    metas = _metas(result, options, target)
+    return MemoryPlan(
+        facts=captured.facts,
+        target=target,
+        options=options,
+        checkpoint_bytes=sum(v.type.nbytes({}) for v in captured.graph.weights().values()),
+        weight_bytes=total_bytes(v.type for v in result.graph.weights().values()),
+        arena_bytes=result.plan.arena_bytes + max(m.workspace_bytes for m in metas),
+        io_bytes=_io_bytes(result, options),
+        scratch_bytes=max(m.scratch_bytes for m in metas),
+        kv_block_bytes=plan_lanes(kv_groups(result)).block_bytes,
+    )
+
+
+def _io_bytes(result: PipelineResult, options: CompileOptions) -> int:
+    """Inputs and outputs at the largest values of their symbols; the KV cache is counted apart."""
+    assert options.max_model_len is not None
+    sizes = {
+        "T": options.max_num_batched_tokens,
+        "S": options.max_num_seqs,
+        "R": options.max_num_seqs,
+        "G": options.max_num_seqs,
+        "A": max_items(options.max_num_batched_tokens, options.max_model_len),
+        "MB": -(-options.max_model_len // options.block_size),
+        "E": max_edits(options.max_num_seqs, options.max_model_len),
+    }
+    inputs = [v.type for v in result.graph.inputs if "cache." not in str(v.node.attrs["name"])]
+    return sum(_bytes(t, sizes) for t in inputs) + sum(o.nbytes for o in result.plan.outputs)
+
+
+def _bytes(type_: TensorType, sizes: dict[str, int]) -> int:
+    return math.prod(type_.concrete(sizes)) * type_.dtype.itemsize
+
+
+def _metas(result: PipelineResult, options: CompileOptions, target: Target) -> list[BucketMeta]:
+    """What the kernels of every bucket need, read off their text."""
+    regions = distinct(op.region for op in result.plan.ops)
+    return [lower_bucket(regions, b, target, kernel_bounds(options))[1] for b in buckets_of(options)]

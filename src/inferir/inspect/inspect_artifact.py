@@ -1,0 +1,210 @@
+"""What is in an artifact, as plain records: for tables, JSON and the HTML page. Loads no kernel and no weight."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inferir.ir.contract.artifact import MANIFEST, read_manifest, verify_files
+from inferir.ir.contract.manifest import BucketRecord, Decision, Manifest
+from inferir.ir.errors import ArtifactError
+
+GRAPHS = {"captured": "ir/captured.txt", "kernels": "ir/kernels.txt"}
+_REFUSALS = "ir/refusals.txt"
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """A kernel with one tile: `buckets` have it so, and a step calls it `calls` times. `provenance`: module paths."""
+
+    name: str
+    region: str
+    anchor: str
+    calls: int
+    tile: dict[str, int]
+    buckets: tuple[str, ...]
+    provenance: tuple[str, ...]
+
+    @property
+    def tile_text(self) -> str:
+        return ", ".join(k if k == "tuned" else f"{k} {v}" for k, v in self.tile.items())
+
+
+@dataclass(frozen=True)
+class ArtifactView:
+    """An artifact whose manifest has been checked; its other files are checked when they are read."""
+
+    path: Path
+    manifest: Manifest
+    kernels: tuple[KernelUse, ...] = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the whole artifact."""
+        return sum(f.bytes for f in self.manifest.files.values()) + (self.path / MANIFEST).stat().st_size
+
+    def graph_text(self, which: str) -> str:
+        """IR text of the graph `which`, a key of `GRAPHS`. Raises `ArtifactError` if it is missing or damaged."""
+        return self._read(GRAPHS[which])
+
+    def refusals(self) -> list[str]:
+        """Rewrites that passes considered and did not do, and why."""
+        return self._read(_REFUSALS).splitlines() if _REFUSALS in self.manifest.files else []
+
+    def _read(self, name: str) -> str:
+        if name not in self.manifest.files:
+            raise ArtifactError(f"{self.path / name}: not part of the artifact")
+        verify_files(self.path, self.manifest, names=[name])
+        return (self.path / name).read_text(encoding="utf-8")
+
+
+def view_artifact(path: str | os.PathLike[str]) -> ArtifactView:
+    """Read the artifact folder `path`. Raises `ArtifactError` if its manifest is missing or damaged."""
+    manifest = read_manifest(path)
+    return ArtifactView(Path(path), manifest, tuple(_kernel_uses(manifest.buckets)))
+
+
+def _kernel_uses(buckets: Iterable[BucketRecord]) -> list[KernelUse]:
+    """Kernels in dispatch order; buckets in which a kernel has the same tile share a record."""
+    found: dict[tuple[Any, ...], list[str]] = {}
+    records: dict[tuple[Any, ...], Any] = {}
+    for bucket in buckets:
+        calls = Counter(call.kernel for call in bucket.program)
+        for kernel in bucket.kernels:
+            key = (kernel.id, kernel.name, kernel.region, calls[kernel.id], tuple(kernel.tile.items()))
+            found.setdefault(key, []).append(bucket.name)
+            records[key] = kernel
+    uses = []
+    for key in sorted(found, key=lambda k: k[0]):
+        kernel = records[key]
+        uses.append(
+            KernelUse(
+                kernel.name, kernel.region, kernel.anchor, key[3], kernel.tile, tuple(found[key]), kernel.provenance
+            )
+        )
+    return uses
+
+
+def buckets_text(view: ArtifactView, kernel: KernelUse) -> str:
+    """The names of the kernel's buckets, or "all"."""
+    return "all" if len(kernel.buckets) == len(view.manifest.buckets) else " ".join(kernel.buckets)
+
+
+def short_provenance(paths: Iterable[str]) -> str:
+    """Module paths for people: those that differ only in a layer number become one, with the number of layers."""
+    merged = Counter(_NUMBER.sub("*", p) for p in paths)
+    return ", ".join(f"{p} ({n})" if n > 1 else p for p, n in merged.items())
+
+
+def summary(view: ArtifactView) -> list[tuple[str, str]]:
+    """Rows (what, value) that describe the artifact as a whole."""
+    m = view.manifest
+    features = ", ".join(m.target.features)
+    return [
+        ("model", f"{m.model.name} ({m.model.architecture})"),
+        ("parameters", f"{m.model.parameters:,} as {m.model.dtype.value}"),
+        ("layers, hidden, vocabulary", f"{m.model.num_layers}, {m.model.hidden_size:,}, {m.model.vocab_size:,}"),
+        ("target", f"{m.target.name} ({features})" if features else m.target.name),
+        (
+            "options",
+            ", ".join(f"{k}={_value(v)}" for k, v in m.options.items() if v not in (None, [], ())) or "defaults",
+        ),
+        ("step limits", f"{m.limits.max_tokens:,} tokens, {m.limits.max_seqs:,} sequences"),
+        (
+            "sequence limit",
+            f"{m.limits.max_model_len:,} tokens, {m.limits.max_blocks:,} blocks of {m.limits.block_size}",
+        ),
+        ("tool calls", m.model.tool_style or "none, or in a style that is not known"),
+        ("KV cache", "; ".join(_group_text(g) for g in m.kv)),
+        ("made by", ", ".join(f"{k} {v}" for k, v in m.versions.items())),
+        ("format, digest", f"{m.format}, {m.digest[:16]}…"),
+    ]
+
+
+def decision_rows(decisions: Iterable[Decision]) -> list[tuple[str, str, str]]:
+    """Rows (what, value, where it was found); what the rows above say already is not said again."""
+    rows: list[tuple[str, str, str]] = []
+    before = None
+    for d in decisions:
+        rows.append(("" if d.subject == before else d.subject, d.value, d.source))
+        before = d.subject
+    return rows
+
+
+def _value(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _group_text(group: Any) -> str:
+    spec = group.spec
+    kind = spec.__struct_config__.tag
+    window = f", window {spec.window}" if hasattr(spec, "window") else ""
+    return f"{len(group.layers)} layers {str(kind).replace('_', ' ')}, {spec.kv_heads} heads of {spec.head_dim}{window}"
+
+
+def bucket_rows(manifest: Manifest) -> list[tuple[str, str, str, str, str, str]]:
+    """Rows (bucket, tokens, sequences, kernels, calls per step, library size in bytes as text)."""
+    rows = []
+    for b in manifest.buckets:
+        tokens = str(b.lo) if b.hi == b.lo + 1 else f"{b.lo}-{b.hi - 1}"
+        steps = "decode only" if b.decode else "any"
+        rows.append(
+            (b.name, tokens, steps, str(len(b.kernels)), str(len(b.program)), str(manifest.files[b.library].bytes))
+        )
+    return rows
+
+
+def as_json(view: ArtifactView) -> dict[str, Any]:
+    """Everything about the artifact but step programs and tensor offsets, as JSON values."""
+    m = view.manifest
+    return {
+        "artifact": str(view.path),
+        "bytes": view.nbytes,
+        "digest": m.digest,
+        "format": m.format,
+        "model": msgspec.to_builtins(m.model),
+        "target": m.target.record(),
+        "limits": msgspec.to_builtins(m.limits),
+        "memory": msgspec.to_builtins(m.memory),
+        "kv": msgspec.to_builtins(m.kv),
+        "options": m.options,
+        "versions": m.versions,
+        "buckets": [
+            {
+                "name": b.name,
+                "tokens": [b.lo, b.hi - 1],
+                "decode": b.decode,
+                "library": b.library,
+                "library_bytes": m.files[b.library].bytes,
+                "attn_tile": b.attn_tile,
+                "scratch_bytes": b.scratch_bytes,
+                "calls": len(b.program),
+            }
+            for b in m.buckets
+        ],
+        "kernels": [
+            {
+                "name": k.name,
+                "region": k.region,
+                "anchor": k.anchor,
+                "calls_per_step": k.calls,
+                "tile": k.tile,
+                "buckets": list(k.buckets),
+                "provenance": list(k.provenance),
+            }
+            for k in view.kernels
+        ],
+        "weights": {
+            n: {"dtype": t.dtype.value, "shape": list(t.shape), "bytes": t.nbytes} for n, t in m.weights.items()
+        },
+        "files": {n: {"bytes": f.bytes, "sha256": f.sha256} for n, f in m.files.items()},
+        "refusals": view.refusals(),
+    }

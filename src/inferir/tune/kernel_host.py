@@ -1,0 +1,144 @@
+"""Running the kernels of one matrix product on this machine: real worker threads, weights that no cache holds."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from inferir.codegen.tvm.tuning.candidates import Race
+from inferir.codegen.tvm.tuning.tiles import Product
+from inferir.ir.errors import InferirError
+from inferir.ir.graph.graph import Graph
+from inferir.ir.system.held_folder import scratch_folder
+from inferir.runtime.executor.cpu import library_interface as abi
+from inferir.runtime.executor.cpu.worker_threads import WorkerPool
+from inferir.runtime.free_memory import available_bytes
+from inferir.runtime.memory import Bytes, address, align, allocate
+from inferir.runtime.usable_cpus import last_level_cache_bytes
+
+SAMPLE_SECONDS = 0.006  # a measurement takes about this long, or one run of the kernel
+MOST_ROWS = 512  # rows that are measured of buckets with more: the panels of more rows are the same again
+_ONES = 0x3F803F80  # two bf16, or a float32 next to it, equal to one: no denormals, no overflow
+
+
+class Weights:
+    """Memory of `nbytes` that products take their weights from, in turn, so that they find them in no cache."""
+
+    def __init__(self, nbytes: int) -> None:
+        if nbytes > available_bytes():
+            raise InferirError(f"tuning needs {nbytes:,} bytes of memory for weights, {available_bytes():,} are free")
+        self.memory = _filled(nbytes, "weights to measure with")
+
+    @staticmethod
+    def size(largest: int) -> int:
+        """Bytes for weights of at most `largest` bytes each: twice the last-level cache, and at least one of them."""
+        return max(2 * last_level_cache_bytes(), align(largest))
+
+
+class KernelHost:
+    """Measures the kernels of a race; `with` stops its threads at the end."""
+
+    def __init__(self, race: Race, library: bytes, weights: Weights, threads: int) -> None:
+        self._library = load_library(library)
+        self._words = race.row_words
+        self._rows = row_counts(race.product)
+        self._pool = WorkerPool(self._library, threads=threads, scratch_bytes=race.scratch_bytes)
+        self._step = abi.function(self._library, "inferir_step")
+        self._counts = allocate(abi.COUNT_WORDS * 4, "counts").view(np.int32)
+        self._tables = _tables(race, weights, self._rows[-1])
+        self._copies = len(self._tables.arrays[0]) // self._words
+        self._next = 0
+        self._runs = {rows: self._runs_for(rows) for rows in self._rows}
+
+    def __enter__(self) -> KernelHost:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._pool.close()
+
+    def measure(self, kernel: int) -> float:
+        """Seconds per row: the geometric mean over row counts of the product's bucket, so that each counts alike."""
+        return statistics.geometric_mean(self._time(kernel, rows, self._runs[rows]) / rows for rows in self._rows)
+
+    def _runs_for(self, rows: int) -> int:
+        """How many runs of the default make a measurement of the usual length."""
+        self._time(0, rows, 1)
+        return max(1, min(self._copies, round(SAMPLE_SECONDS / self._time(0, rows, 1))))
+
+    def _time(self, kernel: int, rows: int, runs: int) -> float:
+        """Seconds per run, of `runs` runs on the weights that were not used for the longest time."""
+        if self._next + runs > self._copies:
+            self._next = 0
+        at = address(self._tables.arrays[kernel]) + self._next * self._words * 8
+        self._next += runs
+        self._counts[:4] = rows
+        start = time.perf_counter()
+        self._step(at, runs, self._words, self._pool.control, address(self._counts))
+        return (time.perf_counter() - start) / runs
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """A table of operations per kernel, a row per copy of the weights, and the memory that the rows point to."""
+
+    arrays: Sequence[np.ndarray]
+    memory: Sequence[Bytes]
+
+
+def load_library(library: bytes) -> ctypes.CDLL:
+    """Load a library through a private file, reached by its folder's descriptor: no other file can take its place."""
+    with scratch_folder("tune") as folder:
+        # The loader knows libraries by their path: a path is never used twice.
+        path = Path(folder.address, f"{folder.path.name}.so")
+        path.write_bytes(library)
+        return ctypes.CDLL(str(path))
+
+
+def row_counts(product: Product) -> list[int]:
+    """Row counts to measure: the ends of the bucket and their geometric mean."""
+    most = max(product.lo, min(product.most, MOST_ROWS))
+    return sorted({product.lo, math.isqrt(product.lo * most), most})
+
+
+def weight_bytes(race: Race) -> int:
+    """Bytes of the packed weight."""
+    body: Graph = race.region.attrs["body"]
+    linear = next(n for n in body.nodes if n.op == "tensor.linear_packed")
+    return linear.operands[1].type.nbytes({})
+
+
+def _tables(race: Race, weights: Weights, rows: int) -> _Tables:
+    body: Graph = race.region.attrs["body"]
+    linear = next(n for n in body.nodes if n.op == "tensor.linear_packed")
+    sizes = {"T": rows, "R": rows}
+    values = [*body.inputs, *body.outputs]
+    memory = [_filled(v.type.nbytes(sizes), "operands", _ONES if v.type.dtype.is_float else 0) for v in values]
+    stride = align(linear.operands[1].type.nbytes({}))
+    copies = len(weights.memory) // stride
+    fixed = np.zeros((copies, race.row_words), np.int64)
+    for column, index in enumerate(race.order):
+        fixed[:, 1 + column] = address(memory[index])
+        if index < len(body.inputs) and body.inputs[index] is linear.operands[1]:
+            fixed[:, 1 + column] = address(weights.memory) + stride * np.arange(copies)
+    tables = []
+    for kernel in range(len(race.tiles)):
+        table = allocate(fixed.nbytes, "an operation table").view(np.int64)
+        table[:] = fixed.reshape(-1)
+        table[:: race.row_words] = kernel
+        tables.append(table)
+    return _Tables(tables, [*memory, weights.memory])
+
+
+def _filled(nbytes: int, what: str, word: int = _ONES) -> Bytes:
+    """Memory full of `word`: memory of its own, not the one page of zeros that untouched memory is read from."""
+    memory = allocate(align(nbytes), what)
+    memory.view(np.int32)[:] = word
+    return memory

@@ -1,0 +1,224 @@
+"""Tuning: every matrix product of a model with several tiles, measured on this machine, one record after another.
+
+    load source → trace → passes → products of all buckets → build candidates → race → record
+
+The file of records is written after every product. Interrupted at any moment it is valid, and the next run goes on
+where this one stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
+from inferir.codegen.tvm.bucket_library import distinct
+from inferir.codegen.tvm.regions import Bounds
+from inferir.codegen.tvm.tuning.candidates import Race, build_races, lower_race
+from inferir.codegen.tvm.tuning.tiles import Product, candidates
+from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions, Progress
+from inferir.compile.compiler import buckets_of, capture, check_target, kernel_bounds, lower, resolve
+from inferir.compile.tuning_records import TuningKey, TuningRecord, read_records, write_records
+from inferir.compile.tuning_use import all_products, tile_record, tuning_key
+from inferir.frontend.checkpoint.model_source import load_source
+from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.target import Target, host_features, missing_features
+from inferir.ir.errors import InferirError, TargetError, TuningError
+from inferir.ir.graph.graph import Node
+from inferir.runtime.usable_cpus import thread_count
+from inferir.tune.kernel_host import KernelHost, Weights, weight_bytes
+from inferir.tune.race import LEAST_ROUNDS, Verdict, decide
+
+Judge = Callable[[Race, bytes], Verdict]
+"""Races the kernels of a library; tests give one that needs no clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """How to measure.
+
+    rounds: measurements per tile and race; minutes: no product is begun after so long (None: all are done); again:
+    measure what is recorded already; threads: compute threads (None: one per usable processor); jobs: build processes.
+    """
+
+    rounds: int = 20
+    minutes: float | None = None
+    again: bool = False
+    threads: int | None = None
+    jobs: int | None = None
+
+
+@dataclass
+class TuneReport:
+    """What a run did: `measured` now, `known` from before; `left`: products without a record, for the time was up."""
+
+    path: Path
+    model: str
+    target: Target
+    threads: int
+    measured: list[TuningRecord] = field(default_factory=list)
+    known: list[TuningRecord] = field(default_factory=list)
+    left: int = 0
+    seconds: float = 0.0
+
+    @property
+    def records(self) -> list[TuningRecord]:
+        """The records of this model."""
+        return sorted((*self.known, *self.measured), key=lambda r: (r.key.most, r.key.lo, r.key.k, r.key.n))
+
+
+@dataclass(frozen=True)
+class _Job:
+    product: Product
+    region: Node
+    bucket: Bucket
+    key: TuningKey
+
+
+def tune_model(
+    spec: str,
+    out: str | os.PathLike[str],
+    options: CompileOptions | None = None,
+    how: TuneOptions | None = None,
+    *,
+    cache: CompileCache | None = None,
+    progress: Progress | None = None,
+    judge: Judge | None = None,
+) -> TuneReport:
+    """Measure tiles for the matrix products of the model `spec` compiled with `options`, and record them in `out`.
+
+    A file that is there is added to. Raises an `InferirError` of one line; finished records are kept.
+    """
+    options, how = options or CompileOptions(), how or TuneOptions()
+    start = time.monotonic()
+    check(how)
+    path = Path(out)
+    records = _stored(path)
+    target = Target.named(options.target)
+    check_target(target)
+    lacking = missing_features(target, host_features())
+    if lacking:
+        raise TargetError(f"kernels for {target.name} cannot be measured: this machine lacks {', '.join(lacking)}")
+    cache = cache if cache is not None else CompileCache.from_env(CacheOptions())
+    say = progress or (lambda phase, done, total: None)
+    report = TuneReport(path, "", target, thread_count(how.threads))
+    jobs, bounds = _jobs(spec, options, cache, say, report)
+    todo = [j for j in jobs if how.again or j.key not in records]
+    report.known = [records[j.key] for j in jobs if not how.again and j.key in records]
+    write_records(path, records.values())  # a place that cannot be written to is found before anything is measured
+    runner = _Runner(report, records, bounds, how, cache, say)
+    runner.run(todo, None if how.minutes is None else start + 60 * how.minutes, judge)
+    report.left = len(todo) - len(report.measured)
+    report.seconds = time.monotonic() - start
+    return report
+
+
+def check(how: TuneOptions) -> None:
+    """Raise `InferirError` naming an option that makes no sense."""
+    if how.rounds < LEAST_ROUNDS:
+        raise InferirError(f"rounds is {how.rounds}; fewer than {LEAST_ROUNDS} show no spread")
+    if how.minutes is not None and not 0 < how.minutes < 1e6:
+        raise InferirError(f"minutes is {how.minutes}; give a positive number")
+
+
+def _stored(path: Path) -> dict[TuningKey, TuningRecord]:
+    """Records of the file that is to be added to, if there is one. Refuses a place in no folder."""
+    if not path.parent.is_dir():
+        raise TuningError(f"{path}: cannot be written: there is no folder {path.parent}")
+    return {r.key: r for r in read_records(path)} if path.exists() else {}
+
+
+def _jobs(
+    spec: str, options: CompileOptions, cache: CompileCache, say: Progress, report: TuneReport
+) -> tuple[list[_Job], Bounds]:
+    """The products of the model that have more than one candidate, small row counts first."""
+    source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)
+    say("trace", 0, 1)
+    captured = capture(source, options, cache, CompileReport(source.path))
+    say("trace", 1, 1)
+    options = resolve(options, captured.facts)
+    say("passes", 0, 1)
+    result = lower(captured, options, report.target, DebugOptions())
+    say("passes", 1, 1)
+    report.model = captured.facts.name
+    bounds = kernel_bounds(options)
+    regions = distinct(op.region for op in result.plan.ops).values()
+    features = frozenset(report.target.features)
+    found = all_products(regions, buckets_of(options), bounds)
+    jobs = [
+        _Job(product, region, bucket, tuning_key(product, report.target, report.threads))
+        for product, (region, bucket) in found.items()
+        if len(candidates(product, features)) > 1
+    ]
+    return jobs, bounds
+
+
+class _Runner:
+    """Builds candidates batch by batch, as many side by side as there are processes, and races them one by one."""
+
+    def __init__(
+        self,
+        report: TuneReport,
+        records: dict[TuningKey, TuningRecord],
+        bounds: Bounds,
+        how: TuneOptions,
+        cache: CompileCache,
+        say: Progress,
+    ) -> None:
+        self._report, self._records, self._bounds = report, records, bounds
+        self._how, self._cache, self._say = how, cache, say
+        self._processes = how.jobs or len(os.sched_getaffinity(0))
+        self._weights: Weights | None = None
+
+    def run(self, todo: Sequence[_Job], end: float | None, judge: Judge | None) -> None:
+        """Work through `todo` until `end` on the monotonic clock. Builds and measurements never run side by side."""
+        built = 0
+        for at in range(0, len(todo), self._processes):
+            batch = todo[at : at + self._processes]
+            if _over(end):
+                return
+            self._say("build", built, len(todo))
+            races = [self._lower(job) for job in batch]
+            libraries = build_races(races, self._report.target, self._cache, self._processes)
+            built += len(batch)
+            self._say("build", built, len(todo))
+            for job, race, library in zip(batch, races, libraries, strict=True):
+                if _over(end):
+                    return
+                self._say("measure", len(self._report.measured), len(todo))
+                self._keep(job, race, (judge or self._judge)(race, library))
+                self._say("measure", len(self._report.measured), len(todo))
+
+    def _lower(self, job: _Job) -> Race:
+        return lower_race(job.product, job.region, job.bucket, self._report.target, self._bounds)
+
+    def _judge(self, race: Race, library: bytes) -> Verdict:
+        nbytes = Weights.size(weight_bytes(race))
+        if self._weights is None or len(self._weights.memory) < nbytes:
+            self._weights = None  # give the smaller memory back first
+            self._weights = Weights(nbytes)
+        with KernelHost(race, library, self._weights, self._report.threads) as host:
+            return decide(len(race.tiles), self._how.rounds, host.measure)
+
+    def _keep(self, job: _Job, race: Race, verdict: Verdict) -> None:
+        """Record a verdict, in the file as well."""
+        record = TuningRecord(
+            key=job.key,
+            default=tile_record(race.tiles[0]),
+            tile=tile_record(race.tiles[verdict.winner]) if verdict.winner else None,
+            default_seconds=verdict.default.median,
+            seconds=(verdict.best if verdict.winner else verdict.default).median,
+            spread=max(verdict.default.spread, verdict.best.spread),
+            candidates=len(race.tiles),
+            rounds=self._how.rounds,
+        )
+        self._records[job.key] = record
+        write_records(self._report.path, self._records.values())
+        self._report.measured.append(record)
+
+
+def _over(end: float | None) -> bool:
+    return end is not None and time.monotonic() > end

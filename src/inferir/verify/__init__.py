@@ -1,0 +1,1 @@
+"""Comparing an artifact with eager."""

@@ -1,0 +1,136 @@
+"""Tiles: candidates, what they are chosen by, their part in names and keys, and that they leave every bit alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from matmul_regions import BOUNDS, KINDS, Linear, bias_and_residual, logits, plain
+
+from inferir.codegen.cache.compile_cache import CompileCache
+from inferir.codegen.tvm.bucket_library import bucket_key, distinct, lower_bucket, products
+from inferir.codegen.tvm.kernels.matmul import MatmulTile
+from inferir.codegen.tvm.kernels.microkernel import most_rows
+from inferir.codegen.tvm.regions import lower_region
+from inferir.codegen.tvm.tuning.candidates import build_races, lower_race
+from inferir.codegen.tvm.tuning.tiles import Product, candidates, generator_version
+from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.target import TARGETS, Target
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Graph, Node
+from inferir.ir.graph.interpreter import run_body
+
+CPUS = [t for t in TARGETS.values() if t.kind == "cpu"]
+
+
+def product(region: Node, bucket: Bucket) -> Product:
+    (found,) = products([region], bucket, BOUNDS)
+    return found
+
+
+def array(tensor: torch.Tensor) -> np.ndarray:
+    tensor = tensor.contiguous()
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def test_products() -> None:
+    region = plain(DType.F32)[1]
+    assert product(region, Bucket(5, 9)) == Product(48, 100, "f32", 1, 5, 8)
+    assert str(product(region, Bucket(1, 2))) == "48 to 100 f32, 1 row"
+    gated = product(KINDS["gated"](DType.BF16)[1], Bucket(2, 5))
+    assert (str(gated), gated.interleave) == ("32 to 168 bf16, 2-4 rows", 2)
+    rows = logits(DType.BF16)[1]
+    assert product(rows, Bucket(2, 5)) == Product(64, 200, "bf16", 1, 1, 4)
+    assert product(rows, Bucket(17, 65)) == product(rows, Bucket(65, 2049))  # at most 8 rows of logits in both
+
+
+@pytest.mark.parametrize("target", CPUS, ids=lambda t: t.name)
+@pytest.mark.parametrize("most", [1, 4, 8, 64, 2048])
+@pytest.mark.parametrize(("k", "n"), [(576, 64), (576, 49152), (4096, 14336)])
+def test_candidates(target: Target, most: int, k: int, n: int) -> None:
+    features = frozenset(target.features)
+    wanted = Product(k, n, "bf16", 1, most // 2 + 1, most)
+    found = candidates(wanted, features)
+    assert found[0] == wanted.default(features)
+    assert len(set(found)) == len(found) <= 20
+    for tile in found:
+        assert 1 <= tile.rows <= min(most, most_rows(1, "bf16", features))
+        assert tile.panel >= tile.rows
+        assert 1 <= tile.blocks <= max(found[0].blocks, -(-n // 64) // 4)
+    if n > 64:
+        assert len(found) > 1
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16], ids=lambda d: d.value)
+@pytest.mark.parametrize(
+    ("rows", "bucket"), [(3, Bucket(2, 5)), (40, Bucket(17, 65))], ids=lambda x: getattr(x, "name", str(x))
+)
+def test_every_candidate_has_the_bits_of_the_default(
+    runner: Callable, aligned: Callable, host: Target, dtype: DType, rows: int, bucket: Bucket
+) -> None:
+    torch.manual_seed(0)
+    m = Linear(dtype, 64, 520)
+    region = m.region(m.b.op("nn.softcap", m.y, cap=5.0))
+    wanted = product(region, bucket)
+    tiles = candidates(wanted, frozenset(host.features))
+    assert len(tiles) > 2
+    lowered = [lower_region(f"k{i}", region, bucket, host, BOUNDS, {wanted: t}) for i, t in enumerate(tiles)]
+    tensors = m.tensors(rows)
+    (like,) = run_body(region.attrs["body"], tensors)
+    step = runner([one.kernels[0] for one in lowered], host, 1)
+    results = []
+    for i, one in enumerate(lowered):
+        results.append(aligned(np.full_like(array(like), 7)))
+        arrays = [*(aligned(array(t)) for t in tensors), results[-1]]
+        step.step(step.table([(i, [arrays[j] for j in one.order])]), n_t=rows)
+        np.testing.assert_array_equal(results[-1].view(np.uint8), results[0].view(np.uint8), str(tiles[i]))
+    assert not (results[0] == 7).any()
+
+
+def test_a_tile_is_used_where_it_belongs(host: Target) -> None:
+    region = bias_and_residual(DType.BF16)[1]
+    wanted = product(region, Bucket(2, 5))
+    tiles = {wanted: MatmulTile(2, 4, 2)}
+    tuned = lower_region("k", region, Bucket(2, 5), host, BOUNDS, tiles)
+    assert tuned.tile == {"rows": 2, "panel": 4, "blocks": 2, "tuned": 1}
+    other = lower_region("k", region, Bucket(5, 9), host, BOUNDS, tiles)
+    assert other == lower_region("k", region, Bucket(5, 9), host, BOUNDS)
+    assert "tuned" not in other.tile
+
+
+def test_tiles_change_the_key_and_the_kernels_of_their_bucket_only(host: Target) -> None:
+    region = plain(DType.F32)[1]
+    regions = distinct([region])
+    mine, other = Bucket(2, 5), Bucket(5, 9)
+    tiles = {product(region, mine): MatmulTile(1, 4, 2)}
+    plainly, tuned = bucket_key(regions, mine, host, BOUNDS), bucket_key(regions, mine, host, BOUNDS, tiles)
+    assert plainly.digest != tuned.digest
+    assert "tiles" not in plainly.components
+    changed = bucket_key(regions, mine, host, BOUNDS, {product(region, mine): MatmulTile(2, 4, 2)})
+    assert len({plainly.digest, tuned.digest, changed.digest}) == 3
+    assert bucket_key(regions, other, host, BOUNDS, tiles) == bucket_key(regions, other, host, BOUNDS)
+    source, meta = lower_bucket(regions, mine, host, BOUNDS, tiles)
+    assert source != lower_bucket(regions, mine, host, BOUNDS)[0]
+    assert meta.kernels[0].tile == {"rows": 1, "panel": 4, "blocks": 2, "tuned": 1}
+
+
+def test_libraries_of_a_race_come_from_the_cache(host: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    region = plain(DType.F32)[1]
+    bucket = Bucket(2, 4)
+    race = lower_race(product(region, bucket), region, bucket, host, BOUNDS)
+    assert race.tiles == candidates(race.product, frozenset(host.features))
+    body: Graph = region.attrs["body"]
+    assert race.order == (0, 1, len(body.inputs))
+    cache = CompileCache(None)
+    first = build_races([race], host, cache)
+    monkeypatch.setattr("inferir.codegen.tvm.tuning.candidates.build_many", None)
+    assert build_races([race], host, cache) == first
+    assert first[0].startswith(b"\x7fELF")
+
+
+def test_the_generator_version_names_source_and_compiler() -> None:
+    digest, _, rest = generator_version().partition(", ")
+    assert len(digest) == 16
+    assert rest.startswith("apache-tvm ")

@@ -1,0 +1,135 @@
+"""Weight files: aligned, readable by the safetensors library, and all or nothing."""
+
+import errno
+import os
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from inferir.codegen.cache.compile_cache import CompileCache
+from inferir.codegen.weights import packing
+from inferir.ir.contract.manifest import ALIGNMENT
+from inferir.ir.errors import ArtifactError
+from inferir.ir.graph.dtypes import DType, torch_dtype
+from inferir.ir.graph.graph import Builder, Graph
+from inferir.ir.graph.types import TensorType
+from inferir.ir.ops.layout import screen_weight
+from inferir.ir.system import atomic_file
+
+TENSORS = {
+    "a": torch.arange(15, dtype=torch.float32).reshape(3, 5),
+    "b": torch.randn(7).to(torch.bfloat16),
+    "ids": torch.arange(9, dtype=torch.int32),
+}
+TYPES = {
+    "a": TensorType((3, 5), DType.F32),
+    "b": TensorType((7,), DType.BF16),
+    "ids": TensorType((9,), DType.I32),
+    "twice": TensorType((6, 5), DType.F32),
+}
+
+
+def twice() -> Graph:
+    b = Builder()
+    a = b.weight("a", TYPES["a"])
+    return Graph((), (b.op("tensor.cat", a, b.op("tensor.neg", a), dim=0),), ("value",))
+
+
+def test_results_of_one_op_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Builder()
+    w = b.weight("w", TensorType((70, 8), DType.F32))
+    results = b.node("layout.screen_weight", (w,), {"block": 64, "valid": 70}).results
+    recipes = {f"r{i}": Graph((), (v,), ("value",)) for i, v in enumerate(results)}
+    types = {"a": TYPES["a"], **{name: recipe.outputs[0].type for name, recipe in recipes.items()}}
+    tensors = {"a": TENSORS["a"], "w": torch.randn(70, 8)}
+    runs: list[object] = []
+    real = packing.interpret
+    monkeypatch.setattr(packing, "interpret", lambda *args: runs.append(args) or real(*args))
+    packing.write_weights(tmp_path / "w.safetensors", types, recipes, tensors.__getitem__, store())
+    assert len(runs) == 1
+    loaded = load_file(tmp_path / "w.safetensors")
+    for i, want in enumerate(screen_weight(tensors["w"], 64, 70)):
+        assert torch.equal(loaded[f"r{i}"], want)
+
+
+def store(root: Path | None = None, checkpoint: str = "c") -> packing.WeightCache:
+    return packing.WeightCache(CompileCache(root), checkpoint, DType.F32)
+
+
+def test_file_holds_tensors_and_recipes_at_aligned_offsets(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    steps: list[tuple[int, int]] = []
+    packing.write_weights(path, TYPES, {"twice": twice()}, TENSORS.__getitem__, store(), lambda *s: steps.append(s))
+    loaded = load_file(path)
+    for name, tensor in TENSORS.items():
+        assert torch.equal(loaded[name], tensor)
+    assert torch.equal(loaded["twice"], torch.cat([TENSORS["a"], -TENSORS["a"]]))
+    raw = path.read_bytes()
+    for name, record in packing.read_index(path, "weights/w.safetensors").items():
+        assert record.file == "weights/w.safetensors"
+        assert record.offset % ALIGNMENT == 0
+        assert record.dtype is TYPES[name].dtype
+        part = torch.frombuffer(
+            bytearray(raw[record.offset : record.offset + record.nbytes]), dtype=torch_dtype(record.dtype)
+        )
+        assert torch.equal(part.reshape(record.shape), loaded[name])
+    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_large_pieces_are_written_whole_and_aligned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page cache takes huge pages for them; a file system may take less of a piece than it was offered."""
+
+    class File(FileIO):
+        def write(self, content: memoryview) -> int:  # type: ignore[override]
+            starts.append(self.tell())
+            return super().write(content[: 96 if len(starts) == 2 else None])
+
+    starts: list[int] = []
+    expected, path = tmp_path / "expected", tmp_path / "w"
+    packing.write_weights(expected, TYPES, {"twice": twice()}, TENSORS.__getitem__, store())
+    monkeypatch.setattr(packing, "PIECE", 128)
+    monkeypatch.setattr(atomic_file, "open", lambda path, mode, buffering: File(path, mode), raising=False)
+    packing.write_weights(path, TYPES, {"twice": twice()}, TENSORS.__getitem__, store())
+    assert path.read_bytes() == expected.read_bytes()
+    assert starts == sorted([*range(0, path.stat().st_size, 128), 128 + 96])
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=6))
+def test_total_bytes_counts_padding(sizes: list[int]) -> None:
+    total = packing.total_bytes(TensorType((n,), DType.I8) for n in sizes)
+    assert total == sum(-(-n // ALIGNMENT) * ALIGNMENT for n in sizes)
+
+
+def test_finished_tensors_come_from_the_cache(tmp_path: Path) -> None:
+    def never(name: str) -> torch.Tensor:
+        raise AssertionError(f"{name} was loaded again")
+
+    first, again, other = (tmp_path / n for n in ("first", "again", "other"))
+    packing.write_weights(first, TYPES, {"twice": twice()}, TENSORS.__getitem__, store(tmp_path / "cache"))
+    packing.write_weights(again, TYPES, {"twice": twice()}, never, store(tmp_path / "cache"))
+    assert again.read_bytes() == first.read_bytes()
+    with pytest.raises(AssertionError, match="loaded again"):
+        packing.write_weights(other, TYPES, {"twice": twice()}, never, store(tmp_path / "cache", "another checkpoint"))
+
+
+def test_a_tensor_of_another_type_is_named(tmp_path: Path) -> None:
+    wrong: Callable[[str], torch.Tensor] = lambda name: TENSORS[name].double() if name == "b" else TENSORS[name]  # noqa: E731
+    with pytest.raises(ArtifactError, match=r"weight 'b' is torch.float64\[7\], expected bf16\[7\]"):
+        packing.write_weights(tmp_path / "w", TYPES, {"twice": twice()}, wrong, store())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ArtifactError, match="w: cannot be written: No space left on device"):
+        packing.write_weights(tmp_path / "w", TYPES, {"twice": twice()}, TENSORS.__getitem__, store())
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,46 @@
+"""Step programs: arguments that a kernel takes from an operation other than its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from artifacts import write_model
+
+from inferir.codegen.cache.compile_cache import CompileCache
+from inferir.codegen.tvm.bucket_library import BuiltBucket, distinct, lower_bucket
+from inferir.compile.assemble import bucket_records
+from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
+from inferir.compile.compiler import capture, kernel_bounds, lower, resolve
+from inferir.frontend.checkpoint.model_source import load_source
+from inferir.ir.contract.bucket import default_buckets
+from inferir.ir.contract.target import Target
+
+
+def test_products_of_many_rows_know_what_the_next_attention_reads(tmp_path: Path) -> None:
+    """Its caches, tables and items; behind the last attention of a step, those of the first one."""
+    model = write_model(tmp_path)
+    options = CompileOptions(dtype="bf16", max_num_batched_tokens=64, max_num_seqs=16)
+    source = load_source(str(model), options.dtype)
+    captured = capture(source, options, CompileCache(None), CompileReport(model))
+    options = resolve(options, captured.facts)
+    result = lower(captured, options, Target.named("x86-64-v4+bf16+vnni"), DebugOptions())
+    regions = distinct(op.region for op in result.plan.ops)
+    few, *_, many = default_buckets(64)
+    asking = {}
+    for bucket in (few, many):
+        target, bounds = Target.named("x86-64-v4+bf16+vnni"), kernel_bounds(options)
+        meta = lower_bucket(regions, bucket, target, bounds)[1]
+        (record,) = bucket_records(result, [BuiltBucket(bucket, meta, b"", "", False)])
+        kernels = [record.kernels[call.kernel] for call in record.program]
+        attentions = [i for i, k in enumerate(kernels) if k.name.endswith("_attention")]
+        assert len(attentions) == 2
+        asking[bucket] = 0
+        for i, (kernel, call) in enumerate(zip(kernels, record.program, strict=True)):
+            its = dict(zip((p.name for p in kernel.params), call.args, strict=True))
+            if "next_keys" not in its:
+                continue
+            asking[bucket] += 1
+            later = record.program[next((a for a in attentions if a > i), attentions[0])]
+            names = {"next_keys": 1, "next_values": 2, "next_tables": 3, "next_items": 4}
+            assert {n: its[n] for n in names} == {n: later.args[place] for n, place in names.items()}
+    assert asking == {few: 0, many: 2 * 4}

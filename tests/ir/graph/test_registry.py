@@ -1,0 +1,57 @@
+"""Op definitions as a whole."""
+
+import pytest
+
+from inferir.ir.errors import IRError
+from inferir.ir.graph.dims import T
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Builder
+from inferir.ir.graph.registry import ELEMENTWISE, OpDef, all_ops, define, has_trait, opdef
+from inferir.ir.graph.types import TensorType
+
+GIVEN = {"core.input", "core.weight", "core.scalar"}
+
+
+def test_every_op_but_the_given_sources_has_a_reference() -> None:
+    assert {name for name, op in all_ops().items() if op.evaluate is None} == GIVEN
+
+
+def test_every_nn_op_has_a_decomposition() -> None:
+    assert all(op.decompose is not None for op in all_ops().values() if op.dialect == "nn")
+
+
+def test_unknown_and_duplicate_ops_are_named() -> None:
+    with pytest.raises(IRError, match=r"unknown op 'tensor\.nope'"):
+        opdef("tensor.nope")
+    with pytest.raises(IRError, match=r"tensor\.exp is defined twice"):
+        define(OpDef("tensor.exp", 1, lambda types, attrs: types[0]))
+
+
+def test_traits() -> None:
+    assert has_trait("tensor.exp", ELEMENTWISE)
+    assert not has_trait("tensor.sum", ELEMENTWISE)
+
+
+@pytest.mark.parametrize(
+    ("op", "count", "attrs", "message"),
+    [
+        ("tensor.exp", 2, {}, "2 operands, expected 1"),
+        ("tensor.cat", 0, {"dim": 0}, "0 operands"),
+        ("tensor.cast", 1, {}, "attribute 'dtype' is missing"),
+        ("tensor.cast", 1, {"dtype": "f32"}, "attribute 'dtype' has type str"),
+        ("tensor.exp", 1, {"fast": True}, "unknown attribute 'fast'"),
+        ("tensor.permute", 1, {"perm": (0, 0)}, "not a permutation"),
+    ],
+)
+def test_misuse_names_the_op(op: str, count: int, attrs: dict[str, object], message: str) -> None:
+    b = Builder()
+    x = b.input("x", TensorType((T, 4), DType.F32))
+    with pytest.raises(IRError, match=message) as caught:
+        b.op(op, *([x] * count), **attrs)
+    assert str(caught.value).startswith(op)
+
+
+def test_defaults_are_filled_in() -> None:
+    b = Builder()
+    x = b.input("x", TensorType((T, 4), DType.F32))
+    assert b.op("tensor.slice", x, dim=-1, start=0, stop=2).node.attrs["step"] == 1

@@ -1,0 +1,56 @@
+"""The host of a race: kernels do their work on every copy of the weights, for the row counts of the bucket."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matmul_regions import BOUNDS, plain
+
+from inferir.codegen.cache.compile_cache import CompileCache
+from inferir.codegen.tvm.bucket_library import products
+from inferir.codegen.tvm.tuning.candidates import build_races, lower_race
+from inferir.codegen.tvm.tuning.tiles import Product
+from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.target import Target
+from inferir.ir.errors import InferirError
+from inferir.ir.graph.dtypes import DType
+from inferir.runtime import memory
+from inferir.tune.kernel_host import KernelHost, Weights, row_counts, weight_bytes
+
+
+@pytest.mark.parametrize(
+    ("lo", "most", "counts"),
+    [(1, 1, [1]), (2, 4, [2, 4]), (1, 16, [1, 4, 16]), (65, 2048, [65, 182, 512]), (600, 700, [600])],
+)
+def test_row_counts(lo: int, most: int, counts: list[int]) -> None:
+    assert row_counts(Product(64, 64, "bf16", 1, lo, most)) == counts
+
+
+def test_kernels_run_on_every_copy_of_the_weights() -> None:
+    _, region = plain(DType.F32)
+    bucket, target = Bucket(2, 5), Target.host()
+    (product,) = products([region], bucket, BOUNDS)
+    race = lower_race(product, region, bucket, target, BOUNDS)
+    (library,) = build_races([race], target, CompileCache(None))
+    assert weight_bytes(race) == 2 * 48 * 64 * 4
+    copies = 5
+    with KernelHost(race, library, Weights(copies * weight_bytes(race)), threads=2) as host:
+        result = host._tables.memory[2].view(np.float32)
+        used = set()
+        for kernel in range(len(race.tiles)):
+            table = host._tables.arrays[kernel].reshape(copies, race.row_words)
+            assert set(table[:, 0]) == {kernel}
+            used |= set(table[:, 1 + race.order.index(1)])
+            result[:] = 0
+            assert host.measure(kernel) > 0
+            np.testing.assert_allclose(result[: 4 * 100], 48, rtol=1e-2)  # a sum of 48 ones
+        assert len(used) == copies
+
+
+def test_weights_exceed_the_cache_and_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferir.tune.kernel_host.last_level_cache_bytes", lambda: 1 << 20)
+    assert Weights.size(1000) == 2 << 20
+    assert Weights.size((3 << 20) + 1) == (3 << 20) + memory.ALIGNMENT
+    monkeypatch.setattr("inferir.tune.kernel_host.available_bytes", lambda: 4096)
+    with pytest.raises(InferirError, match="tuning needs 4,097 bytes of memory for weights, 4,096 are free"):
+        Weights(4097)
