@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from inferir.ir.errors import EngineError
 from inferir.runtime.engine.engine import Engine
-from inferir.runtime.engine.scheduler import Scheduled
+from inferir.runtime.requests.scheduled import Scheduled
 from inferir.runtime.sampling.sampling_params import SamplingParams
 
 Logits = npt.NDArray[np.float32]

@@ -15,15 +15,15 @@ from starlette.responses import Response
 
 from inferir import __version__
 from inferir.ir.system.error_report import printable
+from inferir.server.engine.prometheus_metrics import CONTENT_TYPE
 from inferir.server.http.body import read_json
-from inferir.server.http.field_schema import request_body
 from inferir.server.http.gate import Gate
 from inferir.server.http.http_errors import ApiError
-from inferir.server.http.prometheus_metrics import CONTENT_TYPE
 from inferir.server.http.responses import ClientGoneError, error_response, json_response, warn
 from inferir.server.openai import body_fields as fields
 from inferir.server.openai.chat_route import chat
 from inferir.server.openai.completions_route import completions
+from inferir.server.openai.field_schema import request_body
 from inferir.server.openai.field_table import ROUTES
 from inferir.server.service import Service
 

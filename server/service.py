@@ -17,8 +17,8 @@ from inferir.runtime.text.prompt_encoder import PromptEncoder
 from inferir.runtime.text.tokenizer import Tokenizer
 from inferir.runtime.text.tool_style import Style, detect_style, style
 from inferir.server.engine.engine_client import EngineClient
+from inferir.server.engine.prometheus_metrics import Metrics
 from inferir.server.http.http_errors import ApiError, draining, not_ready
-from inferir.server.http.prometheus_metrics import Metrics
 from inferir.server.server_options import ServerOptions
 
 log = logging.getLogger("inferir.server")

@@ -18,11 +18,11 @@ import numpy.typing as npt
 from inferir.ir.contract.split_kv import SPLIT
 from inferir.runtime.batch.sampling_rows import SamplingRows
 from inferir.runtime.batch.work_items import AttentionItems, StepItems
-from inferir.runtime.engine.scheduler import Scheduled
 from inferir.runtime.executor.base import Executor
 from inferir.runtime.executor.dispatcher import BatchDescriptor, StepCounts
 from inferir.runtime.kv.kv_cache import TableInput
 from inferir.runtime.requests.request import Request
+from inferir.runtime.requests.scheduled import Scheduled
 
 Array = npt.NDArray[Any]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inferir.runtime.engine.scheduler import Scheduled
 from inferir.runtime.executor.dispatcher import StepCounts
 from inferir.runtime.requests.request import Request
+from inferir.runtime.requests.scheduled import Scheduled
 from inferir.runtime.sampling.token_logprobs import token_logprobs
 
 _ROW_INPUTS = ("temperature", "top_k", "min_p", "seed", "counter", "masked", "edit_begin", "edit_count")

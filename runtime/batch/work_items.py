@@ -13,19 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from inferir.ir.contract.split_kv import SPLIT, split_count
+from inferir.runtime.executor.base import Splitting
 
 Array = npt.NDArray[Any]
 
 _SHARES = 4  # an item larger than this part of a thread's share of the step is split
-
-
-@dataclass(frozen=True)
-class Splitting:
-    """What decides about splitting: threads, chunks that every item makes anyway (KV heads), workspace rows."""
-
-    threads: int
-    kv_heads: int
-    rows: int
 
 
 @dataclass(frozen=True)

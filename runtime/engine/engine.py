@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from inferir.runtime.executor.base import Executor, StepOutputs
 from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.kv.prefix_cache import PrefixKey
 from inferir.runtime.requests.request import Grammar, Request
+from inferir.runtime.requests.update import Update
 from inferir.runtime.sampling.logit_rules import compile_rules
 from inferir.runtime.sampling.sampling_params import SamplingParams, seed_i32
 from inferir.runtime.sampling.token_logprobs import TokenLogprobs, token_logprobs
@@ -41,22 +41,6 @@ class ModelLimits:
     vocab_size: int
     eos_token_ids: frozenset[int]
     max_model_len: int
-
-
-class Update(NamedTuple):  # one per sequence and step, as `Scheduled`
-    """What one step brought a request: `token`, the text it lets go, and, with the last one, why it ended.
-
-    finish_reason is "stop" (end-of-sequence, stop token or stop string, named by stop_reason unless it is
-    end-of-sequence), "length", "abort" or "error" (the request's `error` then says what went wrong); None means that
-    the request goes on. logprobs are there if the request asked for them.
-    """
-
-    request: Request
-    token: int | None
-    text: str
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    logprobs: TokenLogprobs | None = None
 
 
 class Engine:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from inferir.ir.errors import EngineError, QueueFullError
 from inferir.runtime.engine.request_queue import RequestQueue
 from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.requests.request import Request, Status
+from inferir.runtime.requests.scheduled import Scheduled
 
 POLICIES = ("fcfs", "priority")
 
@@ -54,13 +54,6 @@ class SchedulerOptions:
     @property
     def rows(self) -> int:
         return self.max_seqs if self.max_rows is None else self.max_rows
-
-
-class Scheduled(NamedTuple):  # one per sequence and step: made in half the time of a frozen data class
-    """`request` computes its next `tokens` tokens."""
-
-    request: Request
-    tokens: int
 
 
 @dataclass

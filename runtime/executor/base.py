@@ -9,8 +9,18 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from inferir.runtime.batch.work_items import Splitting
 from inferir.runtime.executor.dispatcher import BatchDescriptor, StepCounts
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """What decides which attention work items are split: threads, chunks that every item makes anyway (KV heads),
+    workspace rows.
+    """
+
+    threads: int
+    kv_heads: int
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -49,9 +59,7 @@ class Executor(Protocol):
         ...
 
     @property
-    def splitting(self) -> Splitting:
-        """What decides which attention work items are split."""
-        ...
+    def splitting(self) -> Splitting: ...
 
     def attn_tile(self, descriptor: BatchDescriptor) -> int:
         """The most tokens an attention work item may have in such a step."""

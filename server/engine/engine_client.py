@@ -328,7 +328,7 @@ class EngineClient:
             case m.Refused():
                 accepted = self._adding.get(message.id)
                 if accepted is not None and not accepted.done():
-                    accepted.set_exception(ApiError.refused(message))
+                    accepted.set_exception(refused(message))
             case m.Ready():
                 self._handle.folder.remove()  # both ends are connected
                 self.capacity = message.capacity
@@ -353,3 +353,10 @@ class EngineClient:
             job.inbox.put_nowait((job.index, ApiError(status, event.error or "the request failed")))
         else:
             job.inbox.put_nowait((job.index, event))
+
+
+def refused(refusal: m.Refused) -> ApiError:
+    """The error that tells a client why the engine did not take its request."""
+    if refusal.busy:
+        return ApiError(429, refusal.message, code="queue_full", headers={"retry-after": "1"})
+    return ApiError(500 if refusal.internal else 400, refusal.message, refusal.field)

@@ -14,13 +14,14 @@ import zmq
 from inferir.ir.errors import InferirError, QueueFullError, RequestError
 from inferir.ir.system.child import die_with_parent
 from inferir.runtime.build_engine import load_engine
-from inferir.runtime.engine.engine import Engine, Update
+from inferir.runtime.engine.engine import Engine
+from inferir.runtime.engine.engine_grammars import EngineGrammars
 from inferir.runtime.engine.engine_options import EngineOptions
 from inferir.runtime.fresh_memory import FreshMemory
 from inferir.runtime.requests.request import Grammar, Request
+from inferir.runtime.requests.update import Update
 from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.runtime.sampling.token_logprobs import TokenLogprobs
-from inferir.runtime.structured.engine_grammars import EngineGrammars
 from inferir.server.engine import messages as m
 from inferir.server.http.process_limits import check_threads
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inferir.ir.errors import RequestError
-from inferir.server.engine.messages import Refused
 
 _TYPES = {
     400: "invalid_request_error",
@@ -44,12 +43,6 @@ class ApiError(Exception):
     @staticmethod
     def from_request_error(error: RequestError) -> ApiError:
         return ApiError(400, str(error), error.field)
-
-    @staticmethod
-    def refused(refusal: Refused) -> ApiError:
-        if refusal.busy:
-            return ApiError(429, refusal.message, code="queue_full", headers={"retry-after": "1"})
-        return ApiError(500 if refusal.internal else 400, refusal.message, refusal.field)
 
 
 def too_large(limit: int) -> ApiError:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from inferir.cli.console import age, count, seconds, shortened, size
+from inferir.cli.console import shortened
 from inferir.cli.units import duration_seconds, size_bytes
 from inferir.ir.errors import InferirError
+from inferir.ir.system.quantities import age, count, seconds, size
 
 
 @pytest.mark.parametrize(

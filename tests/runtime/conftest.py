@@ -41,10 +41,9 @@ from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS, mas
 from inferir.ir.contract.split_kv import ITEM_WIDTH
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.dtypes import DType
-from inferir.runtime.batch.work_items import Splitting
 from inferir.runtime.engine.engine import Engine, ModelLimits
 from inferir.runtime.engine.scheduler import SchedulerOptions
-from inferir.runtime.executor.base import StepOutputs
+from inferir.runtime.executor.base import Splitting, StepOutputs
 from inferir.runtime.executor.dispatcher import BatchDescriptor, StepCounts
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.kv_cache import KVCache, table_inputs

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS
 from inferir.ir.contract.split_kv import max_partials
 from inferir.ir.errors import ArtifactError, EngineError
-from inferir.runtime.batch.work_items import Splitting
-from inferir.runtime.executor.base import StepOutputs
+from inferir.runtime.executor.base import Splitting, StepOutputs
 from inferir.runtime.executor.cpu import library_interface as abi
 from inferir.runtime.executor.cpu.step_memory import StepMemory
 from inferir.runtime.executor.cpu.step_program import StepProgram

@@ -17,16 +17,17 @@ import numpy.typing as npt
 
 from inferir.ir.errors import EngineError, RequestError
 from inferir.runtime.build_engine import build_engine
-from inferir.runtime.engine.engine import Engine, Update
+from inferir.runtime.engine.engine import Engine
+from inferir.runtime.engine.engine_grammars import EngineGrammars
 from inferir.runtime.engine.engine_options import EngineOptions
 from inferir.runtime.engine.stats import EngineStats
 from inferir.runtime.loader import load_artifact
 from inferir.runtime.probe import sequence_logits
 from inferir.runtime.requests.request import Grammar, Request, Timing
+from inferir.runtime.requests.update import Update
 from inferir.runtime.sampling.sampling_defaults import SamplingDefaults
 from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.runtime.sampling.token_logprobs import TokenLogprobs
-from inferir.runtime.structured.engine_grammars import EngineGrammars
 from inferir.runtime.text.chat_template import Message
 from inferir.runtime.text.chat_templates import ChatTemplates
 from inferir.runtime.text.prompt_encoder import PromptEncoder

@@ -11,6 +11,7 @@ from inferir.cli import arguments as a
 from inferir.cli.bench_output import Output
 from inferir.cli.checked_command import Command
 from inferir.cli.shared_options import Fields, engine_fields, expanded, measured_output
+from inferir.ir.system.quantities import count
 
 app = typer.Typer(no_args_is_help=True, help="Measure latency, throughput, start-up, and a server under load.")
 
@@ -59,7 +60,7 @@ def latency(
         return
     what = f"{summary['model']}: {input_len} + {output_len} tokens, batch size {batch_size}"
     console.show(
-        console.plain(f"{what}, {console.count(repetitions, 'repetition')}"),
+        console.plain(f"{what}, {count(repetitions, 'repetition')}"),
         bench_output.spread("Latency", [("batch", summary["seconds"])], "s"),
         console.plain(f"{summary['output_throughput']:,.1f} output tokens/s"),
     )
@@ -100,7 +101,7 @@ def throughput(
         ("output tokens/s", summary["output_throughput"]),
         ("total tokens/s", summary["total_throughput"]),
     ]
-    what = f"{summary['model']}: {console.count(num_prompts, 'prompt')} of {input_len} + {output_len} tokens"
+    what = f"{summary['model']}: {count(num_prompts, 'prompt')} of {input_len} + {output_len} tokens"
     console.show(console.plain(what), bench_output.values("Throughput", rows))
 
 
@@ -129,7 +130,7 @@ def startup(
     if output.json:
         console.print_json(summary)
         return
-    title = f"{artifact.name}: {console.count(repetitions, 'start')} of fresh processes each"
+    title = f"{artifact.name}: {count(repetitions, 'start')} of fresh processes each"
     console.show(bench_output.spread(title, [(names[k], v) for k, v in summary["seconds"].items()], "s"))
 
 

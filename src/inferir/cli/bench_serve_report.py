@@ -9,6 +9,7 @@ from dataclasses import asdict
 from inferir.cli import bench_output, console
 from inferir.cli.bench_load import Load
 from inferir.cli.bench_metrics import METRICS, Record, load_summary, samples
+from inferir.ir.system.quantities import count
 
 
 def report(
@@ -34,7 +35,7 @@ def report(
     ]
     lengths = f"{load.prefix_len + load.input_len} + {load.output_len} tokens"
     console.show(
-        console.plain(f"{model}: {console.count(load.num_prompts, 'prompt')} of {lengths}"),
+        console.plain(f"{model}: {count(load.num_prompts, 'prompt')} of {lengths}"),
         bench_output.values("Load", rows),
         bench_output.spread("Times", [(n.upper(), summary[f"{n}_ms"]) for n in METRICS], "ms"),
         *(console.plain(f"failed {n} times: {e}") for e, n in summary["errors"].items()),

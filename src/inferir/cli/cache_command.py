@@ -10,8 +10,9 @@ import typer
 
 from inferir.cli import arguments as a
 from inferir.cli.checked_command import Command
-from inferir.cli.console import age, count, plain, print_json, shortened, show, size, table
+from inferir.cli.console import plain, print_json, shortened, show, table
 from inferir.cli.units import duration_seconds, size_bytes
+from inferir.ir.system.quantities import age, count, size
 
 if TYPE_CHECKING:
     from inferir.codegen.cache.compile_cache import CompileCache, EntryInfo

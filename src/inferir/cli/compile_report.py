@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from inferir.cli.cache_use import NAMES, RecordingCache
-from inferir.cli.console import count, plain, seconds, show, size, table
-from inferir.cli.memory_table import memory_json, memory_rows
+from inferir.cli.console import plain, show, table
 from inferir.inspect.inspect_artifact import decision_rows
+from inferir.inspect.memory_table import memory_json, memory_rows
 from inferir.ir.contract.artifact import MANIFEST
+from inferir.ir.system.quantities import count, seconds, size
 
 if TYPE_CHECKING:
     from inferir.compile.compiler import CompileReport

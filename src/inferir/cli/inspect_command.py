@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inferir.cli import arguments as a
-from inferir.cli.console import plain, print_json, show, size, table
+from inferir.cli.console import plain, print_json, show, table
+from inferir.ir.system.quantities import size
 
 if TYPE_CHECKING:
     from inferir.inspect.inspect_artifact import ArtifactView
@@ -47,8 +48,8 @@ def inspect(
 
 
 def _print(view: ArtifactView) -> None:
-    from inferir.cli.memory_table import memory_rows
     from inferir.inspect.inspect_artifact import bucket_rows, buckets_text, decision_rows, short_provenance, summary
+    from inferir.inspect.memory_table import memory_rows
 
     buckets = [(*row[:-1], size(int(row[-1]))) for row in bucket_rows(view.manifest)]
     kernels = [

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferir.cli import arguments as a
-from inferir.cli.console import count, plain, print_json, show, size, table
+from inferir.cli.console import plain, print_json, show, table
 from inferir.cli.shared_options import Fields, compile_fields, expanded
 from inferir.cli.units import size_bytes
+from inferir.ir.system.quantities import count, size
 
 if TYPE_CHECKING:
     from inferir.compile.plan_memory import Fit, MemoryPlan

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from inferir.cli.console import count, seconds
+from inferir.ir.system.quantities import count, seconds
 
 if TYPE_CHECKING:
     from inferir.api.llm import LLM, SamplingParams

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferir.cli import arguments as a
-from inferir.cli.console import count, plain, print_json, seconds, show, table
+from inferir.cli.console import plain, print_json, show, table
 from inferir.cli.shared_options import Fields, compile_fields, expanded
+from inferir.ir.system.quantities import count, seconds
 
 if TYPE_CHECKING:
     from inferir.compile.tuning_records import TuningRecord

@@ -7,10 +7,11 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferir.cli.console import plain, seconds, show, table
+from inferir.cli.console import plain, show, table
 from inferir.ir.errors import InferirError
 from inferir.ir.system.atomic_file import replace_file
 from inferir.ir.system.error_report import one_line
+from inferir.ir.system.quantities import seconds
 
 if TYPE_CHECKING:
     from inferir.verify.verify_artifact import VerifyReport

@@ -7,8 +7,6 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from inferir.cli.console import size
-from inferir.cli.memory_table import memory_rows
 from inferir.inspect.artifact_graph import Run, read_sections
 from inferir.inspect.artifact_svg import reuse, section_svg
 from inferir.inspect.inspect_artifact import (
@@ -19,8 +17,10 @@ from inferir.inspect.inspect_artifact import (
     short_provenance,
     summary,
 )
+from inferir.inspect.memory_table import memory_rows
 from inferir.ir.errors import InferirError
 from inferir.ir.system.atomic_file import replace_file
+from inferir.ir.system.quantities import size
 
 _TEMPLATE = Path(__file__).with_name("artifact_page.html")
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from inferir.ir.errors import EngineError, QueueFullError, RequestError
-from inferir.runtime.engine.engine import Engine, Update
+from inferir.runtime.engine.engine import Engine
 from inferir.runtime.executor.base import StepOutputs
 from inferir.runtime.requests.request import Request
+from inferir.runtime.requests.update import Update
 from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.runtime.sampling.token_logprobs import token_logprobs
 

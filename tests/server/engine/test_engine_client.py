@@ -16,7 +16,7 @@ import pytest
 
 from inferir.ir.errors import InferirError
 from inferir.server.engine import engine_client
-from inferir.server.engine.engine_client import EngineClient, Job
+from inferir.server.engine.engine_client import EngineClient, Job, refused
 from inferir.server.engine.messages import Add, Refused, TokenEvent
 from inferir.server.http.http_errors import ApiError
 
@@ -148,7 +148,7 @@ def test_an_artifact_that_cannot_be_loaded(tmp_path: Path) -> None:
 def test_the_engine_dies_with_its_parent(tiny_artifact: Path) -> None:
     program = f"""
 import asyncio, pathlib
-from inferir.server.engine.engine_client import EngineClient
+from inferir.server.engine.engine_client import EngineClient, refused
 async def main():
     client = EngineClient(pathlib.Path({str(tiny_artifact)!r}), {OPTIONS!r})
     client.start()
@@ -177,4 +177,4 @@ def test_a_failure_here_is_not_blamed_on_a_constrained_request(internal: bool, s
     client._deliver(TokenEvent("r", None, "", "error", error="because", internal=internal))
     index, error = inbox.get_nowait()
     assert (index, error.status, error.message) == (0, status, "because")
-    assert ApiError.refused(Refused("r", "because", None, internal=internal)).status == status
+    assert refused(Refused("r", "because", None, internal=internal)).status == status

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferir.cli.console import size
 from inferir.ir.contract.manifest import Manifest
+from inferir.ir.system.quantities import size
 
 
 def memory_rows(manifest: Manifest) -> list[tuple[str, str, str]]:

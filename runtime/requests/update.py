@@ -1,0 +1,24 @@
+"""What a step brings a request."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from inferir.runtime.requests.request import Request
+from inferir.runtime.sampling.token_logprobs import TokenLogprobs
+
+
+class Update(NamedTuple):  # one per sequence and step, as `Scheduled`
+    """What one step brought a request: `token`, the text it lets go, and, with the last one, why it ended.
+
+    finish_reason is "stop" (end-of-sequence, stop token or stop string, named by stop_reason unless it is
+    end-of-sequence), "length", "abort" or "error" (the request's `error` then says what went wrong); None means that
+    the request goes on. logprobs are there if the request asked for them.
+    """
+
+    request: Request
+    token: int | None
+    text: str
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    logprobs: TokenLogprobs | None = None
