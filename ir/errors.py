@@ -48,6 +48,10 @@ class CodegenError(InferirError):
     """No backend can lower a region, or a build failed; the message names region and reason."""
 
 
+class PluginError(InferirError):
+    """An entry of a registry does not exist, is defined twice or cannot be used; the message names it."""
+
+
 class CacheError(InferirError):
     """The compile cache cannot be read or written; the message names the path."""
 

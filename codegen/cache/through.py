@@ -13,6 +13,7 @@ from pathlib import Path
 
 from inferir.codegen.cache.cache_key import JSON, CacheKey, source_hash
 from inferir.codegen.cache.compile_cache import CompileCache, Entry
+from inferir.codegen.cache.plugin_key import keyed
 from inferir.ir.system.held_folder import scratch_folder
 
 
@@ -31,7 +32,7 @@ def _tracer_hash() -> str:
 def frontend_key(**components: JSON) -> CacheKey:
     """The key of something the frontend derives from a model; `components` say from what."""
     tools = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "tokenizers")}
-    return CacheKey({**components, "tracer": _tracer_hash(), "toolchain": tools})
+    return keyed(**components, tracer=_tracer_hash(), toolchain=tools)
 
 
 def through_cache(

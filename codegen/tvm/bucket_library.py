@@ -19,6 +19,7 @@ import msgspec
 from inferir import ir as ir_package
 from inferir.codegen.cache.cache_key import JSON, CacheKey, key_fields, source_hash
 from inferir.codegen.cache.compile_cache import CompileCache, Entry
+from inferir.codegen.cache.plugin_key import keyed
 from inferir.codegen.tvm.backend import TvmBackend
 from inferir.codegen.tvm.build.parallel_build import BuildJob, build_many
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source, scratch_bytes
@@ -197,7 +198,7 @@ def bucket_key(
     tuned = sorted(tiles.keys() & products(regions.values(), bucket, bounds).keys())
     if tuned:
         components["tiles"] = [{**key_fields(p), **key_fields(tiles[p])} for p in tuned]
-    return CacheKey(components)
+    return keyed(**components)
 
 
 def lower_bucket(

@@ -22,6 +22,7 @@ from typing import Any
 from inferir import ir as ir_package
 from inferir.codegen.cache.cache_key import CacheKey, source_hash
 from inferir.codegen.cache.compile_cache import CompileCache, Entry
+from inferir.codegen.cache.plugin_key import keyed
 from inferir.ir.contract.manifest import ALIGNMENT, TensorRecord
 from inferir.ir.errors import ArtifactError
 from inferir.ir.graph.dtypes import DType, torch_dtype
@@ -105,14 +106,12 @@ class WeightCache:
 
     def key(self, name: str, recipe: Graph | None) -> CacheKey:
         text = f"checkpoint {name}" if recipe is None else structural_text(recipe)
-        return CacheKey(
-            {
-                "checkpoint": self.checkpoint,
-                "dtype": self.dtype.value,
-                "recipe": text,
-                "interpreter": _interpreter_hash(),
-                "torch": importlib.metadata.version("torch"),
-            }
+        return keyed(
+            checkpoint=self.checkpoint,
+            dtype=self.dtype.value,
+            recipe=text,
+            interpreter=_interpreter_hash(),
+            torch=importlib.metadata.version("torch"),
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from inferir.codegen.cache.cache_key import CacheKey
 from inferir.codegen.cache.compile_cache import CompileCache, Entry
+from inferir.codegen.cache.plugin_key import keyed
 from inferir.codegen.tvm.bucket_library import LIBRARY, generator_hash, toolchain
 from inferir.codegen.tvm.build.parallel_build import BuildJob, Progress, build_many
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source, row_words, scratch_bytes
@@ -72,13 +73,11 @@ def build_races(
 
 
 def _key(race: Race, target: Target) -> CacheKey:
-    return CacheKey(
-        {
-            "source": hashlib.sha256(race.source.encode()).hexdigest(),
-            "product": str(race.product),
-            "candidates": len(race.tiles),
-            "target": target.record(),
-            "generator": generator_hash(),
-            "toolchain": toolchain(),
-        }
+    return keyed(
+        source=hashlib.sha256(race.source.encode()).hexdigest(),
+        product=str(race.product),
+        candidates=len(race.tiles),
+        target=target.record(),
+        generator=generator_hash(),
+        toolchain=toolchain(),
     )
