@@ -11,10 +11,10 @@ import numpy.typing as npt
 import sympy
 
 from benchmarks.limits import Limits
+from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.graph.dims import A, G, R, S, T
 from inferir.ir.graph.graph import Graph, Node
 from inferir.ir.graph.types import TensorType
-from inferir.runtime.executor.dispatcher import StepCounts
 
 
 @dataclass(frozen=True)

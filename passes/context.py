@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from inferir.ir.contract.symbols import Limits
 from inferir.ir.errors import PassError
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.graph import Graph, Node
@@ -38,6 +39,9 @@ class Pass(Protocol):
         ...
 
 
+SMALL = Limits(max_model_len=2048, max_tokens=2048, max_seqs=64, max_rows=64, block_size=16)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PassOptions:
     """Everything the pipeline depends on besides the graph.
@@ -45,36 +49,20 @@ class PassOptions:
     opt_level: 0 keeps every op a kernel of its own, 1 recognises and fuses, 2 also elides roundings inside kernels, 3
       also pushes the gather of logit rows through the whole last layer.
     disabled: names of passes to leave out; leaving out one that a later pass requires is an error.
-    max_model_len: positions are 0 … max_model_len - 1.
-    max_num_batched_tokens, max_num_seqs, max_logit_rows: bounds of T, S, and R and G (default of that:
-      max_num_seqs).
-    block_size: token slots per cache block.
+    limits: of steps and sequences; positions are 0 … max_model_len - 1.
     vocab_size: tokens that may be drawn (default: all logits).
     byte_dot: whether the target multiplies bytes with an instruction of its own.
     """
 
     opt_level: int = 2
     disabled: frozenset[str] = frozenset()
-    max_model_len: int = 2048
-    max_num_batched_tokens: int = 2048
-    max_num_seqs: int = 64
-    max_logit_rows: int | None = None
-    block_size: int = 16
+    limits: Limits = SMALL
     vocab_size: int | None = None
     byte_dot: bool = False
 
     def __post_init__(self) -> None:
         if self.opt_level not in (0, 1, 2, 3):
             raise PassError(f"opt_level is {self.opt_level}, not 0, 1, 2 or 3")
-        for name in ("max_model_len", "max_num_batched_tokens", "max_num_seqs", "block_size"):
-            if getattr(self, name) < 1:
-                raise PassError(f"{name} is {getattr(self, name)}, not positive")
-
-    @property
-    def bounds(self) -> dict[str, int]:
-        """Upper bounds of the symbols that intermediate values and outputs are sized by."""
-        rows = min(self.max_logit_rows or self.max_num_seqs, self.max_num_batched_tokens)
-        return {"T": self.max_num_batched_tokens, "S": self.max_num_seqs, "R": rows, "G": rows}
 
 
 @dataclass(frozen=True)

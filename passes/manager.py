@@ -128,7 +128,7 @@ def run_pipeline(
             passes = build_pipeline(options, ledger)
             out, records = run_passes(graph, passes, print_after=print_after, dump_dir=dump_dir)
             start = time.perf_counter()
-            step = plan(out, options.bounds)
+            step = plan(out, options.limits.bounds)
     except IRError as error:
         raise PassError(str(error)) from error
     records.append(PassRecord("plan", time.perf_counter() - start, False))

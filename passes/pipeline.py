@@ -35,7 +35,7 @@ def build_pipeline(options: PassOptions, ledger: Ledger) -> list[Pass]:
         (always, TokenMajor()),
         (always, Canonicalise()),
         (always, ShareCommon()),
-        (always, TabulatePositions(options.max_model_len)),
+        (always, TabulatePositions(options.limits.max_model_len)),
         # recognise
         (optimising, RecogniseRmsNorm()),
         (optimising, RecogniseRotary()),
@@ -45,7 +45,7 @@ def build_pipeline(options: PassOptions, ledger: Ledger) -> list[Pass]:
         (optimising, MergeGateUp(ledger)),
         (optimising, MergeQkv(ledger)),
         # insert
-        (always, InsertKv(options.block_size)),
+        (always, InsertKv(options.limits.block_size)),
         (always, GatherLogitRows(through_layer=level >= 3)),
         (always, InsertSampling(options.vocab_size)),
         # lay out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +63,7 @@ def _step(engine: Engine, scheduled: list[Scheduled]) -> Logits:
         inputs["rows"][:count] = np.arange(start, start + count)
         for name in ("temperature", "masked", "edit_count"):  # greedy, unchanged rows: only the logits matter
             inputs[name][:count] = 0
-        parts.append(engine.executor.run(step.descriptor, replace(step.counts, rows=count, greedy=0)).logits.copy())
+        parts.append(engine.executor.run(step.descriptor, step.counts._replace(rows=count, greedy=0)).logits.copy())
     for s in scheduled:
         s.request.computed += s.tokens
     return np.concatenate(parts)

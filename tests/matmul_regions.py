@@ -1,15 +1,15 @@
 """Matmul regions of every kind, and random operands for them."""
 
 import torch
+from small_limits import limits
 
-from inferir.codegen.tvm.regions import Bounds
 from inferir.ir.graph.dims import Dim, R, T
 from inferir.ir.graph.dtypes import DType, torch_dtype
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.layout import pack_weight
 
-BOUNDS = Bounds(max_rows=8, max_blocks=4)
+LIMITS = limits()
 
 
 class Linear:

@@ -8,9 +8,10 @@ from inferir.codegen.backend import KernelSource
 from inferir.codegen.tvm.build.build_module import build_module
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source
 from inferir.codegen.tvm.kernels.kv_prefetch import KvAhead
-from inferir.codegen.tvm.regions import Bounds, LoweredRegion, lower_region
+from inferir.codegen.tvm.regions import LoweredRegion, lower_region
 from inferir.codegen.tvm.tuning.tiles import Tiles
 from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.symbols import Limits
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.graph import Node
@@ -24,7 +25,7 @@ class TvmBackend:
     `build` do the same for a single kernel. `tiles` replace the default ones of matrix products.
     """
 
-    bounds: Bounds
+    limits: Limits
     tiles: Tiles = field(default_factory=dict)
     name = "tvm"
 
@@ -42,7 +43,7 @@ class TvmBackend:
         """The region as chunk kernels; `kv` as in `lower_region`. Raises `CodegenError` naming region and reason."""
         if target.kind != "cpu":
             raise CodegenError(f"the TVM backend makes kernels for CPU targets, not for {target.name}")
-        return lower_region(name, region, bucket, target, self.bounds, self.tiles, kv)
+        return lower_region(name, region, bucket, target, self.limits, self.tiles, kv)
 
     def lower(self, name: str, region: Node, bucket: Bucket, target: Target) -> KernelSource:
         """The region as the text of a module with its kernels alone. Raises `CodegenError`."""

@@ -1,6 +1,6 @@
 """The library of one bucket: its distinct regions lowered, joined with the step driver, built, and kept in the cache.
 
-The cache key of a bucket is the canonical text of its regions, the bucket, the bounds, the target record, the hash of
+The cache key of a bucket is the canonical text of its regions, the bucket, the limits, the target record, the hash of
 the generator's own source, the toolchain's versions, and the tuned tiles of its products if there are any. Provenance
 is not part of it: a model of the same shape hits.
 """
@@ -24,11 +24,12 @@ from inferir.codegen.tvm.backend import TvmBackend
 from inferir.codegen.tvm.build.parallel_build import BuildJob, build_many
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source, scratch_bytes
 from inferir.codegen.tvm.kernels.kv_prefetch import KvAhead
-from inferir.codegen.tvm.regions import Bounds, kv_ahead
+from inferir.codegen.tvm.regions import kv_ahead
 from inferir.codegen.tvm.source import ChunkKernel
 from inferir.codegen.tvm.tuning.tiles import NO_TILES, Product, Tiles, product_of
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.manifest import KernelParam, KernelRecord
+from inferir.ir.contract.symbols import Limits
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dims import T
@@ -131,7 +132,7 @@ def generator_hash() -> str:
             here,
             here.parent / "lower",
             ir / "ops",
-            ir / "contract" / "split_kv.py",
+            ir / "contract",
             ir / "graph" / "dims.py",
             ir / "graph" / "dtypes.py",
             ir / "graph" / "graph.py",
@@ -146,13 +147,13 @@ def toolchain() -> dict[str, str]:
     return {"apache-tvm": importlib.metadata.version("apache-tvm")}
 
 
-def products(regions: Iterable[Node], bucket: Bucket, bounds: Bounds) -> dict[Product, Node]:
+def products(regions: Iterable[Node], bucket: Bucket, limits: Limits) -> dict[Product, Node]:
     """The matrix products of a bucket, each with the first region that computes it."""
     found: dict[Product, Node] = {}
     for region in regions:
         linear = _linear(region)
         if linear is not None:
-            found.setdefault(product_of(linear, bucket, bounds.max_rows), region)
+            found.setdefault(product_of(linear, bucket, limits.bound("R")), region)
     return found
 
 
@@ -185,31 +186,32 @@ def key_value_shares(sizes: Mapping[str, int], kv: KvAhead | None) -> dict[str, 
 
 
 def bucket_key(
-    regions: Mapping[str, Node], bucket: Bucket, target: Target, bounds: Bounds, tiles: Tiles = NO_TILES
+    regions: Mapping[str, Node], bucket: Bucket, target: Target, limits: Limits, tiles: Tiles = NO_TILES
 ) -> CacheKey:
     components: dict[str, JSON] = {
         "regions": list(regions),
         "bucket": key_fields(bucket),
-        "bounds": key_fields(bounds),
+        # The bucket says how many tokens a step has; of the limit, only what it means for rows counts.
+        "limits": {**key_fields(limits, ignore=frozenset({"max_tokens"})), "rows": limits.bound("R")},
         "target": target.record(),
         "generator": generator_hash(),
         "toolchain": toolchain(),
     }
-    tuned = sorted(tiles.keys() & products(regions.values(), bucket, bounds).keys())
+    tuned = sorted(tiles.keys() & products(regions.values(), bucket, limits).keys())
     if tuned:
         components["tiles"] = [{**key_fields(p), **key_fields(tiles[p])} for p in tuned]
     return keyed(**components)
 
 
 def lower_bucket(
-    regions: Mapping[str, Node], bucket: Bucket, target: Target, bounds: Bounds, tiles: Tiles = NO_TILES
+    regions: Mapping[str, Node], bucket: Bucket, target: Target, limits: Limits, tiles: Tiles = NO_TILES
 ) -> tuple[str, BucketMeta]:
     """Module text and kernel records. Raises `CodegenError` naming the region that cannot be lowered."""
-    backend = TvmBackend(bounds, tiles)
+    backend = TvmBackend(limits, tiles)
     kernels: list[ChunkKernel] = []
     records: list[LoweredKernel] = []
     attn_tile, workspace = 1, 0
-    shares = key_value_shares(token_products(regions), kv_ahead(regions.values(), bounds))
+    shares = key_value_shares(token_products(regions), kv_ahead(regions.values(), limits))
     for digest, region in regions.items():
         name = f"k{len(kernels)}_{region.attrs['name']}"
         lowered = backend.chunk_kernel(name, region, bucket, target, shares.get(digest))
@@ -240,7 +242,7 @@ def build_buckets(
     regions: Iterable[Node],
     buckets: Sequence[Bucket],
     target: Target,
-    bounds: Bounds,
+    limits: Limits,
     cache: CompileCache,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -253,7 +255,7 @@ def build_buckets(
     Raises `CodegenError` for a region without kernel or a failed build, `CacheError` if a result cannot be stored.
     """
     unique = distinct(regions)
-    keys = [bucket_key(unique, b, target, bounds, tiles) for b in buckets]
+    keys = [bucket_key(unique, b, target, limits, tiles) for b in buckets]
     found: dict[Bucket, BuiltBucket] = {}
     missing: list[tuple[Bucket, CacheKey, str]] = []
     for bucket, key in zip(buckets, keys, strict=True):
@@ -267,7 +269,7 @@ def build_buckets(
         progress(len(found), len(buckets))
     if missing:
         cache.require_writable()
-        lowered = [lower_bucket(unique, bucket, target, bounds, tiles) for bucket, _, _ in missing]
+        lowered = [lower_bucket(unique, bucket, target, limits, tiles) for bucket, _, _ in missing]
         work = [BuildJob(b.name, text, target) for (b, _, _), (text, _) in zip(missing, lowered, strict=True)]
         done = len(found)
 

@@ -27,9 +27,11 @@ from inferir.codegen.tvm.scalar import MEMORY
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, ramp
 from inferir.codegen.tvm.tuning.tiles import NO_TILES, Tiles, product_of
 from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.split_kv import max_partials
+from inferir.ir.contract.symbols import Limits
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph.dims import G, R
+from inferir.ir.graph.dims import dim_str
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph, Node, Value
 
@@ -37,16 +39,6 @@ WORKSPACE = -1
 NEXT_ATTENTION = -2
 KV_PLACES = (1, 2, 3, 4)  # of caches, block tables and items among the parameters of an attention kernel
 ITEM_ROWS = 48  # rows (tokens times query heads per KV head) of an attention work item
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Upper bounds that kernels are sized by: logit rows per step, blocks per sequence (row length of block tables),
-    rows of partial attention states (`inferir.ir.contract.split_kv`)."""
-
-    max_rows: int
-    max_blocks: int
-    max_partials: int = 4
 
 
 @dataclass(frozen=True)
@@ -70,7 +62,7 @@ def lower_region(
     region: Node,
     bucket: Bucket,
     target: Target,
-    bounds: Bounds,
+    limits: Limits,
     tiles: Tiles = NO_TILES,
     kv: KvAhead | None = None,
 ) -> LoweredRegion:
@@ -83,15 +75,16 @@ def lower_region(
     body: Graph = region.attrs["body"]
     try:
         if region.attrs["anchor"] == "matmul":
-            return _matmul(name, body, bucket, target, bounds, tiles, kv)
-        return _ANCHORS[region.attrs["anchor"]](name, body, bucket, target, bounds)
+            return _matmul(name, body, bucket, target, limits, tiles, kv)
+        return _ANCHORS[region.attrs["anchor"]](name, body, bucket, target, limits)
     except CodegenError as error:
         raise CodegenError(f"region {region.attrs['name']} ({region.loc}): {error}") from None
 
 
-def _rowwise(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
-    most = min(bucket.most, bounds.max_rows) if row_symbol(body) in (R, G) else bucket.most
-    kernel = rowwise_kernel(name, body, most)
+def _rowwise(name: str, body: Graph, bucket: Bucket, target: Target, limits: Limits) -> LoweredRegion:
+    row = row_symbol(body)
+    count_name(row)  # raises for rows that are not counted
+    kernel = rowwise_kernel(name, body, min(bucket.most, limits.bound(dim_str(row))))
     results = [i for i, v in enumerate(body.outputs) if v.op != "kv.write"]
     order = (*range(len(body.inputs)), *(len(body.inputs) + i for i in results))
     return LoweredRegion((kernel,), order)
@@ -152,7 +145,7 @@ class _Epilogue:
 
 
 def _matmul(
-    name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds, tiles: Tiles, kv: KvAhead | None
+    name: str, body: Graph, bucket: Bucket, target: Target, limits: Limits, tiles: Tiles, kv: KvAhead | None
 ) -> LoweredRegion:
     body = decompose(body)
     linear = _single(body, "tensor.linear_packed")
@@ -177,7 +170,7 @@ def _matmul(
     if x.type.dtype not in (DType.BF16, DType.F32):
         raise CodegenError(f"matmul of {x.type.dtype.value} has no kernel")
     features = frozenset(target.features)
-    product = product_of(linear, bucket, bounds.max_rows)
+    product = product_of(linear, bucket, limits.bound("R"))
     tile = tiles.get(product) or product.default(features)
     if product.most <= reread_rows(product.dtype, features) or not tile.prefetches:
         kv = None  # memory is the limit as it is
@@ -199,7 +192,7 @@ def _matmul(
     return LoweredRegion((kernel,), tuple(order), {**sizes, "tuned": 1} if product in tiles else sizes)
 
 
-def _attention(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
+def _attention(name: str, body: Graph, bucket: Bucket, target: Target, limits: Limits) -> LoweredRegion:
     node = _single(body, "attn.paged")
     if len(body.outputs) != 1 or _strip_views(body.outputs[0]) is not node.result:
         raise CodegenError("an attention kernel returns its result, reshaped at most")
@@ -225,21 +218,22 @@ def _attention(name: str, body: Graph, bucket: Bucket, target: Target, bounds: B
         q_row_stride=heads * head_dim,
         out_row_stride=heads * v_dim,
         tile_tokens=tokens,
-        max_blocks_per_seq=bounds.max_blocks,
+        max_blocks_per_seq=limits.bound("MB"),
         features=frozenset(target.features),
     )
     order = (*(body.inputs.index(v) for v in sources), len(body.inputs), WORKSPACE)
     shape = AttentionShape(heads, node.attrs["kv_heads"], head_dim, v_dim, node.attrs["block_size"], dtype)
-    return LoweredRegion(kernels, order, {"tokens": tokens}, workspace_bytes(shape, bounds.max_partials))
+    partials = max_partials(limits.max_model_len)
+    return LoweredRegion(kernels, order, {"tokens": tokens}, workspace_bytes(shape, partials))
 
 
-def _greedy(name: str, body: Graph, bucket: Bucket, target: Target, bounds: Bounds) -> LoweredRegion:
+def _greedy(name: str, body: Graph, bucket: Bucket, target: Target, limits: Limits) -> LoweredRegion:
     node = _single(body, "sample.greedy")
     if body.outputs != (node.result,) or any(v not in body.inputs for v in node.operands):
         raise CodegenError("the operands and the result of a greedy choice must lie in memory")
     x = node.operands[0].type
     dtype, features = ("bf16" if x.dtype is DType.BF16 else "f32"), frozenset(target.features)
-    rows = min(bucket.most, bounds.max_rows)
+    rows = min(bucket.most, limits.bound("G"))
     shape = screen_shape(int(x.shape[1]), node.attrs["n"], node.attrs["valid"], dtype, rows, features)
     places = [body.inputs.index(v) for v in node.operands]
     order = (places[0], *places, len(body.inputs), *[WORKSPACE] * 3)
@@ -255,7 +249,7 @@ def tile_tokens(group: int, bucket: Bucket) -> int:
     return max(1, min(bucket.most, ITEM_ROWS // group))
 
 
-def kv_ahead(regions: Iterable[Node], bounds: Bounds) -> KvAhead | None:
+def kv_ahead(regions: Iterable[Node], limits: Limits) -> KvAhead | None:
     """What products may ask for early, if the attentions among `regions` have caches of one shape."""
     found = set()
     for region in regions:
@@ -264,7 +258,7 @@ def kv_ahead(regions: Iterable[Node], bounds: Bounds) -> KvAhead | None:
             keys, values = (
                 math.prod(int(d) for d in v.type.shape[1:]) * v.type.dtype.itemsize for v in node.operands[1:3]
             )
-            found.add(KvAhead(keys, values, node.attrs["block_size"], bounds.max_blocks))
+            found.add(KvAhead(keys, values, node.attrs["block_size"], limits.bound("MB")))
     return found.pop() if len(found) == 1 else None
 
 

@@ -6,11 +6,10 @@ into one module.
 
 The entry's signature, always in this order::
 
-    def NAME(<one T.handle(dtype) per Param>, chunk: T.int32, later: T.int32, n_t: T.int32, n_s: T.int32, n_r: T.int32,
-             n_a: T.int32, n_m: T.int32, n_g: T.int32, scratch: T.handle("float32")) -> T.int32
+    def NAME(<one T.handle(dtype) per Param>, chunk: T.int32, later: T.int32, <one T.int32 per name of COUNT_NAMES>,
+             scratch: T.handle("float32")) -> T.int32
 
-`n_t`, `n_s`, `n_r`, `n_a`, `n_m`, `n_g` are this step's counts of tokens, sequences, logit rows, attention work items,
-tokens' items among them whose splits are to be merged (`inferir.ir.contract.split_kv`), and greedy rows. `later` is
+The counts are those of this step: `n_t` is the value of the symbol T, and so on (`ir/contract/symbols.py`). `later` is
 the chunk that the same thread takes next, as far as can be told (it may be beyond the last one); only prefetches may
 depend on it. `scratch` is memory of the calling thread, 64-byte aligned, at least `ChunkKernel.scratch_bytes` long,
 with undefined contents. A PrimFunc can only return 0. Chunk boundaries may depend on the counts but never on the
@@ -25,8 +24,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-COUNT_NAMES = ("n_t", "n_s", "n_r", "n_a", "n_m", "n_g")
-"""The run-time counts every entry receives, in order."""
+from inferir.ir.contract.symbols import COUNTED
+
+COUNT_NAMES = tuple(f"n_{symbol.name.lower()}" for symbol in COUNTED)
+"""The run-time counts every entry receives, in order: `n_` and the symbol in small letters."""
 
 _HELPER = re.compile(r'"(inf_\w+)"')
 

@@ -36,9 +36,6 @@ def _problems(m: Manifest) -> Iterator[str]:
     for name in limits.__struct_fields__:
         if getattr(limits, name) < 1:
             yield f"limit {name} is {getattr(limits, name)}"
-    if limits.max_blocks * limits.block_size < limits.max_model_len:
-        capacity = f"{limits.max_blocks} x {limits.block_size} tokens"
-        yield f"block tables of {capacity} are shorter than max_model_len {limits.max_model_len}"
     if limits.max_rows < limits.max_seqs:
         yield f"max_rows {limits.max_rows} is less than max_seqs {limits.max_seqs}"
     yield from _kv_problems(m)

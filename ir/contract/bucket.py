@@ -39,6 +39,14 @@ class Bucket:
         return self.lo <= tokens < self.hi
 
 
+@dataclass(frozen=True, slots=True)
+class BatchDescriptor:
+    """All that the choice of a bucket depends on: tokens, and whether every sequence contributes exactly one."""
+
+    tokens: int
+    decode: bool
+
+
 _EDGES = (1, 4, 8, 16, 64)
 
 

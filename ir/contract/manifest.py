@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from inferir.ir.contract.kv_specs import KVCacheGroup
-from inferir.ir.contract.split_kv import max_partials
+from inferir.ir.contract.symbols import Limits
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.dtypes import DType
 
@@ -160,44 +160,6 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, Any] = {}
 
 
-EDITS_PER_ROW = 4096
-
-
-def max_edits(max_rows: int, max_model_len: int) -> int:
-    """See `LimitsRecord.max_edits`."""
-    return max_rows * (max_model_len + EDITS_PER_ROW)
-
-
-def max_items(max_tokens: int, max_model_len: int) -> int:
-    """See `LimitsRecord.max_items`."""
-    return max_tokens + max_partials(max_model_len)
-
-
-class LimitsRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Upper bounds of the symbols, fixed when the artifact was compiled.
-
-    `max_tokens` bounds T, `max_seqs` S, `max_rows` R, `max_blocks` MB (which is also the row length of block tables in
-    memory).
-    """
-
-    max_model_len: int
-    max_tokens: int
-    max_seqs: int
-    max_rows: int
-    max_blocks: int
-    block_size: int
-
-    @property
-    def max_edits(self) -> int:
-        """Bound of E: a row may edit every token of its text, for penalties, and `EDITS_PER_ROW` others."""
-        return max_edits(self.max_rows, self.max_model_len)
-
-    @property
-    def max_items(self) -> int:
-        """Bound of A: an attention work item has a token of its own, or a row of the workspace for partial states."""
-        return max_items(self.max_tokens, self.max_model_len)
-
-
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The memory table: weights and arena once, `scratch_bytes` per worker thread, the cache per block (all layers)."""
 
@@ -215,7 +177,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     abi: int = 3
     model: ModelRecord
     target: Target
-    limits: LimitsRecord
+    limits: Limits
     memory: MemoryRecord
     inputs: tuple[IORecord, ...]
     outputs: tuple[IORecord, ...]

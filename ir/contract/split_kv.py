@@ -6,6 +6,8 @@ merged in order. So splits may be computed by different threads, and it never sh
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 SPLIT = 512
 """Positions per split: a multiple of the positions of one softmax update."""
 
@@ -16,6 +18,16 @@ An item with split -1 stands for all positions of its tokens. Otherwise it stand
 tokens have an item for each of their splits, and the state of token t goes to row `partial` + t of the workspace; split
 s has its rows s times the token count behind those of split 0. The items of splits 0 come before all others.
 """
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """What decides about splitting: threads of the executor, chunks that every item makes anyway (KV
+    heads), rows of the workspace."""
+
+    threads: int
+    kv_heads: int
+    rows: int
 
 
 def split_count(length: int) -> int:

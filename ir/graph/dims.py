@@ -1,12 +1,7 @@
 """Symbolic dimensions.
 
-A dimension is an `int` or a sympy expression over the symbols below. All symbols are positive integers that are known
-when a step runs; their upper bounds come from the compile options.
-
-    T   tokens in this step            S   sequences in this step        R   rows whose logits are wanted
-    A   attention work items           NB  KV blocks in the pool         MB  blocks per sequence (block-table width)
-    E   edits of logits, all rows together
-    G   rows whose most likely token is wanted, and nothing else of their logits
+A dimension is an `int` or a sympy expression over the symbols of `inferir.ir.contract.symbols`, which are positive
+integers that are known when a step runs.
 """
 
 from __future__ import annotations
@@ -17,20 +12,15 @@ from typing import TypeAlias
 
 import sympy
 
+from inferir.ir.contract import symbols
 from inferir.ir.errors import ParseError
 
 Dim: TypeAlias = int | sympy.Expr
 
-T = sympy.Symbol("T", integer=True, positive=True)
-S = sympy.Symbol("S", integer=True, positive=True)
-R = sympy.Symbol("R", integer=True, positive=True)
-A = sympy.Symbol("A", integer=True, positive=True)
-NB = sympy.Symbol("NB", integer=True, positive=True)
-MB = sympy.Symbol("MB", integer=True, positive=True)
-E = sympy.Symbol("E", integer=True, positive=True)
-G = sympy.Symbol("G", integer=True, positive=True)
+SYMBOLS: dict[str, sympy.Symbol] = {name: sympy.Symbol(name, integer=True, positive=True) for name in symbols.SYMBOLS}
 
-SYMBOLS: dict[str, sympy.Symbol] = {str(s): s for s in (T, S, R, A, NB, MB, E, G)}
+T, S, R, G, A, E = (SYMBOLS[name] for name in ("T", "S", "R", "G", "A", "E"))
+MB, NB = SYMBOLS["MB"], SYMBOLS["NB"]
 
 _EXPR = re.compile(r"^[A-Za-z0-9_+\-*/() ]+$")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.split_kv import SPLIT
+from inferir.ir.contract.symbols import StepCounts
 from inferir.runtime.batch.sampling_rows import SamplingRows
 from inferir.runtime.batch.work_items import AttentionItems, StepItems
 from inferir.runtime.executor.base import Executor
-from inferir.runtime.executor.dispatcher import BatchDescriptor, StepCounts
 from inferir.runtime.kv.kv_cache import TableInput
 from inferir.runtime.requests.request import Request
 from inferir.runtime.requests.scheduled import Scheduled
@@ -133,7 +134,7 @@ class InputBatch:
         step, ones = last.step, np.ones(len(last.requests), np.int64)
         tile = self._executor.attn_tile(step.descriptor)
         last.items = self._items.fill(last.row, ones, last.position, np.arange(len(ones)), tile)
-        counts = replace(step.counts, items=last.items.total, merges=last.items.merges)
+        counts = step.counts._replace(items=last.items.total, merges=last.items.merges)
         last.step = replace(step, counts=counts)
         last.steps = _same_split(last.position)
 

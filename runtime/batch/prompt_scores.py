@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from inferir.runtime.executor.dispatcher import StepCounts
+from inferir.ir.contract.symbols import StepCounts
 from inferir.runtime.requests.request import Request
 from inferir.runtime.requests.scheduled import Scheduled
 from inferir.runtime.sampling.token_logprobs import token_logprobs
@@ -51,7 +51,7 @@ class PromptScores:
                 inputs[name][counts.rows : row] = 0
         if "top_p" in inputs:
             inputs["top_p"][counts.rows : row] = 1
-        return replace(counts, rows=row)
+        return counts._replace(rows=row)
 
     def take(self, logits: npt.NDArray[np.float32]) -> None:
         """Append what the step's rows say to the requests."""

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inferir.ir.contract.split_kv import SPLIT, split_count
-from inferir.runtime.executor.base import Splitting
+from inferir.ir.contract.split_kv import SPLIT, Splitting, split_count
 
 Array = npt.NDArray[Any]
 

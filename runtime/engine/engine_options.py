@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from inferir.ir.contract.artifact import LimitsRecord
+from inferir.ir.contract.symbols import Limits
 from inferir.ir.errors import EngineError
 from inferir.runtime.engine.scheduler import SchedulerOptions
 
@@ -41,10 +41,10 @@ class EngineOptions:
     long_prefill_tokens: int | None = None
     max_waiting: int | None = None
 
-    def model_len(self, limits: LimitsRecord) -> int:
+    def model_len(self, limits: Limits) -> int:
         return _within("max_model_len", self.max_model_len, limits.max_model_len)
 
-    def scheduler(self, limits: LimitsRecord) -> SchedulerOptions:
+    def scheduler(self, limits: Limits) -> SchedulerOptions:
         """Raises `EngineError` naming the option that exceeds what the artifact was compiled for."""
         tokens = _within("max_num_batched_tokens", self.max_num_batched_tokens, limits.max_tokens)
         seqs = _within("max_num_seqs", self.max_num_seqs, min(limits.max_seqs, limits.max_rows))

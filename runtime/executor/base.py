@@ -9,18 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from inferir.runtime.executor.dispatcher import BatchDescriptor, StepCounts
-
-
-@dataclass(frozen=True)
-class Splitting:
-    """What decides which attention work items are split: threads, chunks that every item makes anyway (KV heads),
-    workspace rows.
-    """
-
-    threads: int
-    kv_heads: int
-    rows: int
+from inferir.ir.contract.bucket import BatchDescriptor
+from inferir.ir.contract.split_kv import Splitting
+from inferir.ir.contract.symbols import StepCounts
 
 
 @dataclass(frozen=True)

@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from inferir.ir.contract.artifact import BucketRecord
+from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.errors import EngineError
 
 Program = TypeVar("Program")
-
-
-@dataclass(frozen=True, slots=True)
-class BatchDescriptor:
-    """All that the choice depends on: the number of tokens, and whether every sequence contributes exactly one."""
-
-    tokens: int
-    decode: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StepCounts:
-    """Values of the symbols T, S, R, A and G in a step, and how many attention work items are to be merged."""
-
-    tokens: int
-    seqs: int
-    rows: int
-    items: int
-    merges: int = 0
-    greedy: int = 0
 
 
 class Dispatcher(Generic[Program]):

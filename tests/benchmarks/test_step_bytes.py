@@ -17,14 +17,14 @@ from inferir.codegen.cache.compile_cache import CompileCache
 from inferir.codegen.tvm.bucket_library import BuiltBucket, distinct, lower_bucket
 from inferir.compile.assemble import bucket_records
 from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
-from inferir.compile.compiler import capture, kernel_bounds, lower, resolve
+from inferir.compile.compiler import capture, lower, resolve
 from inferir.frontend.checkpoint.model_source import load_source
 from inferir.ir.contract.artifact import BucketRecord, WeightArg
 from inferir.ir.contract.bucket import default_buckets
+from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.graph import Node
 from inferir.passes.manager import PipelineResult
-from inferir.runtime.executor.dispatcher import StepCounts
 
 LAYERS, HIDDEN, INNER = 2, 64, 160
 Q, KV = 4 * 16, 2 * 16  # heads, and heads that are cached, times their width
@@ -72,10 +72,10 @@ class Program:
         source = load_source(str(model), options.dtype)
         captured = capture(source, options, CompileCache(None), CompileReport(model))
         options = resolve(options, captured.facts)
-        target, bounds = Target.named("x86-64-v4+bf16+vnni"), kernel_bounds(options)
+        target = Target.named("x86-64-v4+bf16+vnni")
         self.result: PipelineResult = lower(captured, options, target, DebugOptions())
         self.regions: Mapping[str, Node] = distinct(op.region for op in self.result.plan.ops)
-        metas = {b: lower_bucket(self.regions, b, target, bounds)[1] for b in default_buckets(16)}
+        metas = {b: lower_bucket(self.regions, b, target, options.limits)[1] for b in default_buckets(16)}
         self.buckets = bucket_records(self.result, [BuiltBucket(b, m, b"", "", False) for b, m in metas.items()])
         self.weights = self.result.graph.weights()
         self.checkpoint = load_file(model / "model.safetensors")

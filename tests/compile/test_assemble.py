@@ -10,7 +10,7 @@ from inferir.codegen.cache.compile_cache import CompileCache
 from inferir.codegen.tvm.bucket_library import BuiltBucket, distinct, lower_bucket
 from inferir.compile.assemble import bucket_records
 from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
-from inferir.compile.compiler import capture, kernel_bounds, lower, resolve
+from inferir.compile.compiler import capture, lower, resolve
 from inferir.frontend.checkpoint.model_source import load_source
 from inferir.ir.contract.bucket import default_buckets
 from inferir.ir.contract.target import Target
@@ -28,8 +28,7 @@ def test_products_of_many_rows_know_what_the_next_attention_reads(tmp_path: Path
     few, *_, many = default_buckets(64)
     asking = {}
     for bucket in (few, many):
-        target, bounds = Target.named("x86-64-v4+bf16+vnni"), kernel_bounds(options)
-        meta = lower_bucket(regions, bucket, target, bounds)[1]
+        meta = lower_bucket(regions, bucket, Target.named("x86-64-v4+bf16+vnni"), options.limits)[1]
         (record,) = bucket_records(result, [BuiltBucket(bucket, meta, b"", "", False)])
         kernels = [record.kernels[call.kernel] for call in record.program]
         attentions = [i for i, k in enumerate(kernels) if k.name.endswith("_attention")]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_limits import limits
 
 from inferir.passes.context import PassOptions
 from inferir.passes.manager import run_pipeline
@@ -72,9 +73,8 @@ def test_chunked_steps_give_eager_logits(paged, with_weights, kind: str, dtype: 
     whole = {name: eager(torch.tensor([tokens])).logits[0].float() for name, tokens in SEQUENCES.items()}
     tolerance = 1e-5 if dtype is torch.float32 else 0.04
     for level in (0, 1, 2, 3):
-        options = PassOptions(
-            opt_level=level, max_model_len=32, max_num_batched_tokens=16, max_num_seqs=2, block_size=4
-        )
+        sizes = limits(max_model_len=32, max_tokens=16, max_seqs=2, block_size=4)
+        options = PassOptions(opt_level=level, limits=sizes)
         result = run_pipeline(graph, None, options)
         steps = paged(result.graph, with_weights(weights, result.recipes), 4)
         for chunks in STEPS:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytest
+from small_limits import limits
 
 from inferir.ir.errors import PassError
 from inferir.ir.graph.dims import T
@@ -85,7 +86,9 @@ def test_graphs_are_shown_and_dumped(tmp_path) -> None:
 
 
 def test_dumps_of_the_pipeline_parse_back(tiny, tmp_path) -> None:
-    result = run_pipeline(tiny(layers=1).graph, None, PassOptions(max_model_len=16, block_size=4), dump_dir=tmp_path)
+    result = run_pipeline(
+        tiny(layers=1).graph, None, PassOptions(limits=limits(max_model_len=16, block_size=4)), dump_dir=tmp_path
+    )
     last = sorted(tmp_path.iterdir())[-1]
     assert last.name == "21-elide-roundings.txt"
     assert parse_graph(last.read_text()).structural_hash() == result.graph.structural_hash()
@@ -93,9 +96,7 @@ def test_dumps_of_the_pipeline_parse_back(tiny, tmp_path) -> None:
 
 def test_disabled_passes_do_not_run(tiny) -> None:
     graph = tiny(layers=1).graph
-    result = run_pipeline(
-        graph, None, PassOptions(max_model_len=16, disabled=frozenset({"merge-qkv", "recognise-rms-norm"}))
-    )
+    result = run_pipeline(graph, None, PassOptions(disabled=frozenset({"merge-qkv", "recognise-rms-norm"})))
     assert "merge-qkv" not in {r.name for r in result.records}
     names = [op.region.attrs["name"] for op in result.plan.ops]
     assert names.count("linear") == 4
@@ -115,19 +116,13 @@ def test_unknown_passes_are_refused(tiny) -> None:
 def test_the_checkpoint_must_hold_the_weights(tiny) -> None:
     graph = tiny(layers=1).graph
     types = {name: value.type for name, value in graph.weights().items()}
-    run_pipeline(graph, types, PassOptions(max_model_len=16))
+    run_pipeline(graph, types, PassOptions())
     with pytest.raises(PassError, match=r"weight 'norm' is f32\[16\] in the graph and missing in the checkpoint"):
         run_pipeline(graph, {k: v for k, v in types.items() if k != "norm"}, PassOptions())
     with pytest.raises(PassError, match=r"weight 'norm' is f32\[16\] in the graph and f32\[4\] in the checkpoint"):
         run_pipeline(graph, {**types, "norm": TensorType((4,), DType.F32)}, PassOptions())
 
 
-@pytest.mark.parametrize("change", [{"opt_level": 4}, {"max_model_len": 0}, {"block_size": -1}, {"max_num_seqs": 0}])
-def test_wrong_options_are_refused(change) -> None:
-    with pytest.raises(PassError, match=f"{next(iter(change))} is {next(iter(change.values()))}, not"):
-        PassOptions(**change)
-
-
-def test_bounds() -> None:
-    assert PassOptions(max_num_batched_tokens=128, max_num_seqs=8).bounds == {"T": 128, "S": 8, "R": 8, "G": 8}
-    assert PassOptions(max_num_batched_tokens=128, max_num_seqs=8, max_logit_rows=300).bounds["R"] == 128
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(PassError, match="opt_level is 4, not"):
+        PassOptions(opt_level=4)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from small_limits import limits
 
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph
@@ -16,10 +17,7 @@ STEPS = ([("a", 0, 4)], [("b", 0, 3), ("a", 4, 5)], [("a", 5, 8), ("b", 3, 4)], 
 def options(level: int, **changes) -> PassOptions:
     return PassOptions(
         opt_level=level,
-        max_model_len=16,
-        max_num_batched_tokens=8,
-        max_num_seqs=2,
-        block_size=4,
+        limits=limits(max_model_len=16, max_tokens=8, max_seqs=2, block_size=4),
         **{"byte_dot": True, **changes},
     )
 

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_limits import limits
 
 from inferir.ir.contract.manifest import ALIGNMENT, ArenaArg, InputArg, KVArg, OutputArg, WeightArg
 from inferir.ir.errors import PassError
@@ -88,7 +89,7 @@ def test_live_buffers_never_overlap(data: st.DataObject) -> None:
 
 
 def test_a_whole_model(tiny) -> None:
-    options = PassOptions(max_model_len=16, block_size=4, max_num_batched_tokens=8, max_num_seqs=2)
+    options = PassOptions(limits=limits(max_model_len=16, block_size=4, max_tokens=8, max_seqs=2))
     step = run_pipeline(tiny(layers=4).graph, None, options).plan
     check(step)
     assert {o.name: o.nbytes for o in step.outputs} == {"logits": 2 * 40 * 4, "tokens": 2 * 4}

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_limits import limits
 
 from inferir.ir.contract import split_kv as attn_split
 from inferir.ir.contract.artifact import (
@@ -26,7 +27,6 @@ from inferir.ir.contract.artifact import (
     KernelParam,
     KernelRecord,
     KVArg,
-    LimitsRecord,
     Manifest,
     MemoryRecord,
     ModelRecord,
@@ -36,15 +36,16 @@ from inferir.ir.contract.artifact import (
     file_records,
     write_manifest,
 )
+from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
 from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
-from inferir.ir.contract.split_kv import ITEM_WIDTH
+from inferir.ir.contract.split_kv import ITEM_WIDTH, Splitting
+from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.engine.engine import Engine, ModelLimits
 from inferir.runtime.engine.scheduler import SchedulerOptions
-from inferir.runtime.executor.base import Splitting, StepOutputs
-from inferir.runtime.executor.dispatcher import BatchDescriptor, StepCounts
+from inferir.runtime.executor.base import StepOutputs
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.kv_cache import KVCache, table_inputs
 from inferir.runtime.sampling.sampling_params import SamplingParams, seed_i32
@@ -351,9 +352,7 @@ def compiled_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 eos_token_ids=(COMPILED_VOCAB - 1,),
             ),
             target=target,
-            limits=LimitsRecord(
-                max_model_len=64, max_tokens=32, max_seqs=8, max_rows=8, max_blocks=16, block_size=BLOCK
-            ),
+            limits=limits(max_tokens=32, block_size=BLOCK),
             memory=MemoryRecord(weight_bytes=64, arena_bytes=512, scratch_bytes=0, kv_block_bytes=spec.page_bytes),
             inputs=tuple(io[:-2]),
             outputs=tuple(io[-2:]),

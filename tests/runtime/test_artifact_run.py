@@ -17,9 +17,10 @@ import pytest
 from inferir.api.llm import LLM, SamplingParams
 from inferir.codegen.tvm.driver import step_driver as pool
 from inferir.ir.contract.artifact import read_manifest, write_manifest
+from inferir.ir.contract.bucket import BatchDescriptor
+from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.errors import ArtifactError, EngineError, RequestError, TargetError
 from inferir.runtime.executor.cpu import library_interface as abi
-from inferir.runtime.executor.dispatcher import BatchDescriptor, StepCounts
 from inferir.runtime.loader import check_target, load_artifact
 
 VOCAB = 50

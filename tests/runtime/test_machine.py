@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_limits import limits
 
-from inferir.ir.contract.artifact import LimitsRecord
 from inferir.ir.errors import EngineError
 from inferir.runtime import memory
 from inferir.runtime.engine.engine_options import EngineOptions, parse_bytes
@@ -17,7 +17,7 @@ from inferir.runtime.free_memory import available_bytes
 from inferir.runtime.memory import address, align, allocate, map_file
 from inferir.runtime.usable_cpus import cpu_quota, last_level_cache_bytes, thread_count
 
-LIMITS = LimitsRecord(max_model_len=100, max_tokens=16, max_seqs=8, max_rows=8, max_blocks=7, block_size=16)
+LIMITS = limits(max_model_len=100, max_tokens=16)
 
 
 def group(root: Path, path: str, **files: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from matmul_regions import BOUNDS, plain
+from matmul_regions import LIMITS, plain
 
 from inferir.codegen.cache.compile_cache import CompileCache
 from inferir.codegen.tvm.bucket_library import products
@@ -29,8 +29,8 @@ def test_row_counts(lo: int, most: int, counts: list[int]) -> None:
 def test_kernels_run_on_every_copy_of_the_weights() -> None:
     _, region = plain(DType.F32)
     bucket, target = Bucket(2, 5), Target.host()
-    (product,) = products([region], bucket, BOUNDS)
-    race = lower_race(product, region, bucket, target, BOUNDS)
+    (product,) = products([region], bucket, LIMITS)
+    race = lower_race(product, region, bucket, target, LIMITS)
     (library,) = build_races([race], target, CompileCache(None))
     assert weight_bytes(race) == 2 * 48 * 64 * 4
     copies = 5

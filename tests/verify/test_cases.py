@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_limits import limits
 
 from inferir.ir.contract.bucket import default_buckets, parse_buckets
-from inferir.ir.contract.manifest import BucketRecord, LimitsRecord
+from inferir.ir.contract.manifest import BucketRecord
 from inferir.verify.cases import Part, Schedule, schedules, steps, token_pool
 
 
@@ -20,23 +21,12 @@ def records(text: str | None, most: int) -> list[BucketRecord]:
     ]
 
 
-def limits(tokens: int, seqs: int, length: int) -> LimitsRecord:
-    return LimitsRecord(
-        max_model_len=length,
-        max_tokens=tokens,
-        max_seqs=seqs,
-        max_rows=seqs,
-        max_blocks=-(-length // 16),
-        block_size=16,
-    )
-
-
 def run(
     text: str | None, tokens: int, seqs: int, length: int, quick: bool
 ) -> tuple[list[Schedule], set[tuple[str, str]]]:
     """The schedules, checked against what the engine accepts, and (bucket, kind) of all their steps."""
     buckets = records(text, tokens)
-    plan = schedules(buckets, limits(tokens, seqs, length), length - 1, quick)
+    plan = schedules(buckets, limits(max_tokens=tokens, max_seqs=seqs, max_model_len=length), length - 1, quick)
     for s in plan:
         assert 1 <= len(s.lengths) <= seqs
         assert 1 <= s.chunk <= tokens // len(s.lengths)

@@ -22,9 +22,9 @@ from inferir.codegen.tvm.kernels.reduce import Accumulator
 from inferir.codegen.tvm.kernels.sample import scratch_bytes, write_draw
 from inferir.codegen.tvm.llvm.llvm_lib import call, sync
 from inferir.codegen.tvm.scalar import MEMORY
-from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, entry_head, pieces, ramp
+from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel, Param, Writer, entry_head, pieces, ramp
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph.dims import Dim, G, R, T
+from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph, Node, Value
 from inferir.ir.graph.registry import REDUCTION, has_trait
@@ -80,13 +80,10 @@ def rowwise_kernel(name: str, body: Graph, most_rows: int = ELEMENTS_PER_CHUNK) 
 
 
 def count_name(row: Dim) -> str:
-    if row == T:
-        return "n_t"
-    if row == R:
-        return "n_r"
-    if row == G:
-        return "n_g"
-    raise CodegenError(f"rows along {row} have no run-time count")
+    name = f"n_{row}".lower()
+    if name not in COUNT_NAMES:
+        raise CodegenError(f"rows along {row} have no run-time count")
+    return name
 
 
 class _RowKernel:

@@ -13,9 +13,10 @@ from inferir.codegen.tvm.bucket_library import LIBRARY, generator_hash, toolchai
 from inferir.codegen.tvm.build.parallel_build import BuildJob, Progress, build_many
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source, row_words, scratch_bytes
 from inferir.codegen.tvm.kernels.matmul import MatmulTile
-from inferir.codegen.tvm.regions import Bounds, lower_region
+from inferir.codegen.tvm.regions import lower_region
 from inferir.codegen.tvm.tuning.tiles import Product, candidates
 from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.symbols import Limits
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.graph import Node
 
@@ -39,10 +40,10 @@ class Race:
     scratch_bytes: int
 
 
-def lower_race(product: Product, region: Node, bucket: Bucket, target: Target, bounds: Bounds) -> Race:
+def lower_race(product: Product, region: Node, bucket: Bucket, target: Target, limits: Limits) -> Race:
     """Lower `region` once per candidate. Raises `CodegenError`."""
     tiles = candidates(product, frozenset(target.features))
-    lowered = [lower_region(f"c{i}", region, bucket, target, bounds, {product: tile}) for i, tile in enumerate(tiles)]
+    lowered = [lower_region(f"c{i}", region, bucket, target, limits, {product: tile}) for i, tile in enumerate(tiles)]
     kernels = [one.kernels[0] for one in lowered]
     return Race(
         product,

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy.typing as npt
 
+from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS
-from inferir.ir.contract.split_kv import max_partials
+from inferir.ir.contract.split_kv import Splitting, max_partials
+from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.errors import ArtifactError, EngineError
-from inferir.runtime.executor.base import Splitting, StepOutputs
+from inferir.runtime.executor.base import StepOutputs
 from inferir.runtime.executor.cpu import library_interface as abi
 from inferir.runtime.executor.cpu.step_memory import StepMemory
 from inferir.runtime.executor.cpu.step_program import StepProgram
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool
-from inferir.runtime.executor.dispatcher import BatchDescriptor, Dispatcher, StepCounts
+from inferir.runtime.executor.dispatcher import Dispatcher
 from inferir.runtime.loader import LoadedArtifact
 
 INPUTS = ("ids", "positions", "attn_items", "rows", *(name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inferir.ir.contract.artifact import ArenaArg, Arg, InputArg, IORecord, KVArg, LimitsRecord, OutputArg, WeightArg
+from inferir.ir.contract.artifact import ArenaArg, Arg, InputArg, IORecord, KVArg, OutputArg, WeightArg
 from inferir.ir.contract.kv_specs import plan_lanes
 from inferir.ir.errors import ArtifactError
 from inferir.ir.graph.dtypes import DType
@@ -41,7 +41,7 @@ class StepMemory:
         manifest = artifact.manifest
         self._artifact = artifact
         self._arena = allocate(manifest.memory.arena_bytes, "the arena")
-        sizes = _sizes(manifest.limits, num_blocks)
+        sizes = {**manifest.limits.bounds, "NB": num_blocks}
         self.inputs = {r.name: _array(r, sizes) for r in manifest.inputs}
         self.outputs = {r.name: _array(r, sizes) for r in manifest.outputs}
         self._kv: dict[tuple[int, str], int] = {}
@@ -88,20 +88,6 @@ class StepMemory:
             self._kv[layer, "k"] = address(pool) + starts[lane][0]
             self._kv[layer, "v"] = address(pool) + starts[lane][1]
         return pool
-
-
-def _sizes(limits: LimitsRecord, num_blocks: int) -> dict[str, int]:
-    """The largest value of each symbol."""
-    return {
-        "T": limits.max_tokens,
-        "S": limits.max_seqs,
-        "R": limits.max_rows,
-        "G": limits.max_rows,
-        "A": limits.max_items,
-        "MB": limits.max_blocks,
-        "NB": num_blocks,
-        "E": limits.max_edits,
-    }
 
 
 def _array(record: IORecord, sizes: dict[str, int]) -> npt.NDArray[Any]:

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from inferir.ir.contract.artifact import BucketRecord
+from inferir.ir.contract.symbols import StepCounts
 from inferir.runtime.executor.cpu import library_interface as abi
 from inferir.runtime.executor.cpu.step_memory import StepMemory
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool
-from inferir.runtime.executor.dispatcher import StepCounts
 from inferir.runtime.memory import address, allocate
 
 
@@ -37,7 +37,7 @@ class StepProgram:
 
     def run(self, counts: StepCounts) -> None:
         """Run the program over the step's inputs; its outputs are in memory when this returns."""
-        self._counts[:6] = (counts.tokens, counts.seqs, counts.rows, counts.items, counts.merges, counts.greedy)
+        self._counts[: len(counts)] = counts
         self._step(*self._args)
 
     def profile(self, counts: StepCounts) -> npt.NDArray[np.int64]:

@@ -21,7 +21,6 @@ from inferir.ir.contract.artifact import (
     Call,
     IORecord,
     KVArg,
-    LimitsRecord,
     Manifest,
     MemoryRecord,
     ModelRecord,
@@ -65,21 +64,12 @@ def assemble(
         (kernels / f"{b.bucket.name}.so").write_bytes(b.library)
         if debug.dump_dir is not None:
             (debug.dump_dir / f"bucket-{b.bucket.name}.py").write_text(b.source, encoding="utf-8")
-    assert options.max_model_len is not None
     kv = kv_groups(result)
-    blocks = -(-options.max_model_len // options.block_size)
     scratch = max(b.meta.scratch_bytes for b in built)
     manifest = Manifest(
         model=model_record(captured.facts, tool_template(captured.tokenizer), captured.decisions),
         target=target,
-        limits=LimitsRecord(
-            max_model_len=options.max_model_len,
-            max_tokens=options.max_num_batched_tokens,
-            max_seqs=options.max_num_seqs,
-            max_rows=options.max_num_seqs,
-            max_blocks=blocks,
-            block_size=options.block_size,
-        ),
+        limits=options.limits,
         memory=MemoryRecord(
             weight_bytes=(folder / WEIGHT_FILE).stat().st_size,
             arena_bytes=result.plan.arena_bytes + max(b.meta.workspace_bytes for b in built),

@@ -12,6 +12,7 @@ from typing import Protocol
 from inferir.compile.tuning_use import TuningUse
 from inferir.frontend.facts import ModelFacts
 from inferir.ir.contract.manifest import Decision, Manifest
+from inferir.ir.contract.symbols import Limits
 from inferir.ir.graph.graph import Graph
 
 WEIGHT_FILE = "weights/model.safetensors"
@@ -43,6 +44,18 @@ class CompileOptions:
     admission: bool = True
     revision: str | None = None
     trust_remote_code: bool = False
+
+    @property
+    def limits(self) -> Limits:
+        """The artifact's limits, once `max_model_len` is decided."""
+        assert self.max_model_len is not None
+        return Limits(
+            max_model_len=self.max_model_len,
+            max_tokens=self.max_num_batched_tokens,
+            max_seqs=self.max_num_seqs,
+            max_rows=self.max_num_seqs,
+            block_size=self.block_size,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,6 @@ import msgspec
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
 from inferir.codegen.cache.through import frontend_key, through_cache
 from inferir.codegen.tvm.bucket_library import BuiltBucket, build_buckets
-from inferir.codegen.tvm.regions import Bounds
 from inferir.codegen.tvm.tuning.tiles import NO_TILES
 from inferir.codegen.weights import packing
 from inferir.compile.artifact_folder import artifact_folder, check_place
@@ -46,7 +45,6 @@ from inferir.frontend.tokenizer.export_tokenizer import TokenizerFacts
 from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning
 from inferir.ir.contract.artifact import TensorRecord
 from inferir.ir.contract.bucket import Bucket, default_buckets, parse_buckets
-from inferir.ir.contract.split_kv import max_partials
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import InferirError, TargetError
 from inferir.ir.graph.graph import Graph
@@ -168,15 +166,10 @@ def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, r
 
 
 def pass_options(options: CompileOptions, captured: Captured, target: Target) -> PassOptions:
-    assert options.max_model_len is not None
     return PassOptions(
         opt_level=options.opt_level,
         disabled=options.disabled_passes,
-        max_model_len=options.max_model_len,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        max_num_seqs=options.max_num_seqs,
-        max_logit_rows=options.max_num_seqs,
-        block_size=options.block_size,
+        limits=options.limits,
         vocab_size=min(captured.facts.vocab_size, captured.tokenizer_size),
         byte_dot=target.has("avx512vnni"),
     )
@@ -203,13 +196,6 @@ def buckets_of(options: CompileOptions) -> tuple[Bucket, ...]:
     return parse_buckets(options.buckets, most) if options.buckets else default_buckets(most)
 
 
-def kernel_bounds(options: CompileOptions) -> Bounds:
-    """What kernels are sized by."""
-    assert options.max_model_len is not None
-    blocks = -(-options.max_model_len // options.block_size)
-    return Bounds(options.max_num_seqs, blocks, max_partials(options.max_model_len))
-
-
 def build(
     result: PipelineResult,
     options: CompileOptions,
@@ -220,15 +206,14 @@ def build(
     tuning: Sequence[TuningRecord] = (),
 ) -> list[BuiltBucket]:
     """Libraries of all buckets, with the tiles that the records `tuning` have for their products."""
-    bounds = kernel_bounds(options)
     regions, buckets = [op.region for op in result.plan.ops], buckets_of(options)
     if options.tuning is not None:
-        report.tuning = use_records(options.tuning, tuning, all_products(regions, buckets, bounds), target)
+        report.tuning = use_records(options.tuning, tuning, all_products(regions, buckets, options.limits), target)
     built = build_buckets(
         regions,
         buckets,
         target,
-        bounds,
+        options.limits,
         cache,
         options.jobs or len(os.sched_getaffinity(0)),
         lambda done, total: say("kernels", done, total),

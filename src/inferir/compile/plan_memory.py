@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
@@ -10,14 +9,12 @@ from inferir.codegen.tvm.bucket_library import BucketMeta, distinct, lower_bucke
 from inferir.codegen.weights.packing import total_bytes
 from inferir.compile.assemble import kv_groups
 from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
-from inferir.compile.compiler import buckets_of, capture, kernel_bounds, lower, resolve
+from inferir.compile.compiler import buckets_of, capture, lower, resolve
 from inferir.frontend.checkpoint.model_source import load_source
 from inferir.frontend.facts import ModelFacts
 from inferir.ir.contract.kv_specs import plan_lanes
-from inferir.ir.contract.manifest import max_edits, max_items
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import InferirError
-from inferir.ir.graph.types import TensorType
 from inferir.passes.manager import PipelineResult
 
 
@@ -46,8 +43,7 @@ class MemoryPlan:
     @property
     def blocks_per_sequence(self) -> int:
         """Blocks of a sequence of the greatest length."""
-        assert self.options.max_model_len is not None
-        return -(-self.options.max_model_len // self.options.block_size)
+        return self.options.limits.bound("MB")
 
     def fixed_bytes(self, threads: int) -> int:
         """Everything but the KV cache."""
@@ -96,25 +92,11 @@ def plan_memory(spec: str, options: CompileOptions, cache: CompileCache | None =
 
 def _io_bytes(result: PipelineResult, options: CompileOptions) -> int:
     """Inputs and outputs at the largest values of their symbols; the KV cache is counted apart."""
-    assert options.max_model_len is not None
-    sizes = {
-        "T": options.max_num_batched_tokens,
-        "S": options.max_num_seqs,
-        "R": options.max_num_seqs,
-        "G": options.max_num_seqs,
-        "A": max_items(options.max_num_batched_tokens, options.max_model_len),
-        "MB": -(-options.max_model_len // options.block_size),
-        "E": max_edits(options.max_num_seqs, options.max_model_len),
-    }
     inputs = [v.type for v in result.graph.inputs if "cache." not in str(v.node.attrs["name"])]
-    return sum(_bytes(t, sizes) for t in inputs) + sum(o.nbytes for o in result.plan.outputs)
-
-
-def _bytes(type_: TensorType, sizes: dict[str, int]) -> int:
-    return math.prod(type_.concrete(sizes)) * type_.dtype.itemsize
+    return sum(t.nbytes(options.limits.bounds) for t in inputs) + sum(o.nbytes for o in result.plan.outputs)
 
 
 def _metas(result: PipelineResult, options: CompileOptions, target: Target) -> list[BucketMeta]:
     """What the kernels of every bucket need, read off their text."""
     regions = distinct(op.region for op in result.plan.ops)
-    return [lower_bucket(regions, b, target, kernel_bounds(options))[1] for b in buckets_of(options)]
+    return [lower_bucket(regions, b, target, options.limits)[1] for b in buckets_of(options)]

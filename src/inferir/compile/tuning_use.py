@@ -9,10 +9,10 @@ from pathlib import Path
 
 from inferir.codegen.tvm.bucket_library import products
 from inferir.codegen.tvm.kernels.matmul import MatmulTile
-from inferir.codegen.tvm.regions import Bounds
 from inferir.codegen.tvm.tuning.tiles import NO_TILES, Product, Tiles, generator_version
 from inferir.compile.tuning_records import TileRecord, TuningKey, TuningRecord
 from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.symbols import Limits
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.graph import Node
 
@@ -56,13 +56,13 @@ def tile_record(tile: MatmulTile) -> TileRecord:
 
 
 def all_products(
-    regions: Iterable[Node], buckets: Iterable[Bucket], bounds: Bounds
+    regions: Iterable[Node], buckets: Iterable[Bucket], limits: Limits
 ) -> dict[Product, tuple[Node, Bucket]]:
     """Every matrix product of every bucket, with a region and a bucket that have it."""
     nodes = list(regions)
     found: dict[Product, tuple[Node, Bucket]] = {}
     for bucket in buckets:
-        for product, region in products(nodes, bucket, bounds).items():
+        for product, region in products(nodes, bucket, limits).items():
             found.setdefault(product, (region, bucket))
     return found
 

@@ -120,7 +120,7 @@ def summary(view: ArtifactView) -> list[tuple[str, str]]:
         ("step limits", f"{m.limits.max_tokens:,} tokens, {m.limits.max_seqs:,} sequences"),
         (
             "sequence limit",
-            f"{m.limits.max_model_len:,} tokens, {m.limits.max_blocks:,} blocks of {m.limits.block_size}",
+            f"{m.limits.max_model_len:,} tokens, {m.limits.bound('MB'):,} blocks of {m.limits.block_size}",
         ),
         ("tool calls", m.model.tool_style or "none, or in a style that is not known"),
         ("KV cache", "; ".join(_group_text(g) for g in m.kv)),

@@ -11,7 +11,7 @@ from inferir.ir.system.quantities import size
 def memory_rows(manifest: Manifest) -> list[tuple[str, str, str]]:
     """Rows (what, bytes for people, how it scales)."""
     memory, limits = manifest.memory, manifest.limits
-    full = memory.kv_block_bytes * limits.max_blocks
+    full = memory.kv_block_bytes * limits.bound("MB")
     return [
         ("weights", size(memory.weight_bytes), "shared by processes that map the same artifact"),
         ("arena", size(memory.arena_bytes), "intermediate values, once"),

@@ -16,15 +16,15 @@ from pathlib import Path
 
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
 from inferir.codegen.tvm.bucket_library import distinct
-from inferir.codegen.tvm.regions import Bounds
 from inferir.codegen.tvm.tuning.candidates import Race, build_races, lower_race
 from inferir.codegen.tvm.tuning.tiles import Product, candidates
 from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions, Progress
-from inferir.compile.compiler import buckets_of, capture, check_target, kernel_bounds, lower, resolve
+from inferir.compile.compiler import buckets_of, capture, check_target, lower, resolve
 from inferir.compile.tuning_records import TuningKey, TuningRecord, read_records, write_records
 from inferir.compile.tuning_use import all_products, tile_record, tuning_key
 from inferir.frontend.checkpoint.model_source import load_source
 from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.symbols import Limits
 from inferir.ir.contract.target import Target, host_features, missing_features
 from inferir.ir.errors import InferirError, TargetError, TuningError
 from inferir.ir.graph.graph import Node
@@ -105,11 +105,11 @@ def tune_model(
     cache = cache if cache is not None else CompileCache.from_env(CacheOptions())
     say = progress or (lambda phase, done, total: None)
     report = TuneReport(path, "", target, thread_count(how.threads))
-    jobs, bounds = _jobs(spec, options, cache, say, report)
+    jobs, limits = _jobs(spec, options, cache, say, report)
     todo = [j for j in jobs if how.again or j.key not in records]
     report.known = [records[j.key] for j in jobs if not how.again and j.key in records]
     write_records(path, records.values())  # a place that cannot be written to is found before anything is measured
-    runner = _Runner(report, records, bounds, how, cache, say)
+    runner = _Runner(report, records, limits, how, cache, say)
     runner.run(todo, None if how.minutes is None else start + 60 * how.minutes, judge)
     report.left = len(todo) - len(report.measured)
     report.seconds = time.monotonic() - start
@@ -133,7 +133,7 @@ def _stored(path: Path) -> dict[TuningKey, TuningRecord]:
 
 def _jobs(
     spec: str, options: CompileOptions, cache: CompileCache, say: Progress, report: TuneReport
-) -> tuple[list[_Job], Bounds]:
+) -> tuple[list[_Job], Limits]:
     """The products of the model that have more than one candidate, small row counts first."""
     source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)
     say("trace", 0, 1)
@@ -144,16 +144,16 @@ def _jobs(
     result = lower(captured, options, report.target, DebugOptions())
     say("passes", 1, 1)
     report.model = captured.facts.name
-    bounds = kernel_bounds(options)
+    limits = options.limits
     regions = distinct(op.region for op in result.plan.ops).values()
     features = frozenset(report.target.features)
-    found = all_products(regions, buckets_of(options), bounds)
+    found = all_products(regions, buckets_of(options), limits)
     jobs = [
         _Job(product, region, bucket, tuning_key(product, report.target, report.threads))
         for product, (region, bucket) in found.items()
         if len(candidates(product, features)) > 1
     ]
-    return jobs, bounds
+    return jobs, limits
 
 
 class _Runner:
@@ -163,12 +163,12 @@ class _Runner:
         self,
         report: TuneReport,
         records: dict[TuningKey, TuningRecord],
-        bounds: Bounds,
+        limits: Limits,
         how: TuneOptions,
         cache: CompileCache,
         say: Progress,
     ) -> None:
-        self._report, self._records, self._bounds = report, records, bounds
+        self._report, self._records, self._limits = report, records, limits
         self._how, self._cache, self._say = how, cache, say
         self._processes = how.jobs or len(os.sched_getaffinity(0))
         self._weights: Weights | None = None
@@ -193,7 +193,7 @@ class _Runner:
                 self._say("measure", len(self._report.measured), len(todo))
 
     def _lower(self, job: _Job) -> Race:
-        return lower_race(job.product, job.region, job.bucket, self._report.target, self._bounds)
+        return lower_race(job.product, job.region, job.bucket, self._report.target, self._limits)
 
     def _judge(self, race: Race, library: bytes) -> Verdict:
         nbytes = Weights.size(weight_bytes(race))

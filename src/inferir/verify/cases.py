@@ -10,8 +10,10 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from inferir.ir.contract.manifest import BucketRecord, LimitsRecord
-from inferir.runtime.executor.dispatcher import BatchDescriptor, Dispatcher
+from inferir.ir.contract.bucket import BatchDescriptor
+from inferir.ir.contract.manifest import BucketRecord
+from inferir.ir.contract.symbols import Limits
+from inferir.runtime.executor.dispatcher import Dispatcher
 
 _FULL_PROMPT = 128
 _MIXED = (3, 4, 2)  # sequences of a mixed step, in order of preference
@@ -50,7 +52,7 @@ def token_pool(count: int, length: int, vocabulary: Sequence[int], first: int | 
     return pool
 
 
-def schedules(buckets: Iterable[BucketRecord], limits: LimitsRecord, longest: int, quick: bool) -> list[Schedule]:
+def schedules(buckets: Iterable[BucketRecord], limits: Limits, longest: int, quick: bool) -> list[Schedule]:
     """Schedules that exercise every bucket. longest: tokens that a sequence may have."""
     found: dict[Schedule, None] = {}
     for bucket in buckets:
@@ -82,7 +84,7 @@ def steps(schedule: Schedule, buckets: Iterable[BucketRecord]) -> Iterator[list[
             done[i] += c
 
 
-def _decode(bucket: BucketRecord, limits: LimitsRecord, longest: int, quick: bool) -> Schedule | None:
+def _decode(bucket: BucketRecord, limits: Limits, longest: int, quick: bool) -> Schedule | None:
     """Steps of one token for as many sequences as the bucket takes (quick: as few)."""
     most = min(bucket.hi - 1, limits.max_seqs)
     if bucket.lo > most:
@@ -90,7 +92,7 @@ def _decode(bucket: BucketRecord, limits: LimitsRecord, longest: int, quick: boo
     return Schedule((min(6 if quick else 12, longest),) * (bucket.lo if quick else most), 1)
 
 
-def _prompt(bucket: BucketRecord, limits: LimitsRecord, longest: int, quick: bool) -> Schedule | None:
+def _prompt(bucket: BucketRecord, limits: Limits, longest: int, quick: bool) -> Schedule | None:
     """A prompt in two chunks of the bucket's size, of one sequence where one is long enough."""
     tokens = bucket.lo if quick else min(bucket.hi - 1, max(bucket.lo, _FULL_PROMPT))
     tokens = min(tokens, limits.max_tokens) if tokens <= longest else bucket.lo
@@ -105,7 +107,7 @@ def _prompt(bucket: BucketRecord, limits: LimitsRecord, longest: int, quick: boo
     return None
 
 
-def _mixed(bucket: BucketRecord, limits: LimitsRecord, longest: int) -> Schedule | None:
+def _mixed(bucket: BucketRecord, limits: Limits, longest: int) -> Schedule | None:
     """Two steps: equal chunks of some sequences, then one token of the first beside chunks of the others."""
     for sequences in _MIXED:
         chunk = max(2, -(-bucket.lo // sequences), -(-(bucket.lo - 1) // (sequences - 1)))

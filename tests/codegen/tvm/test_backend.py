@@ -4,7 +4,7 @@ import ctypes
 from pathlib import Path
 
 import pytest
-from matmul_regions import BOUNDS, KINDS
+from matmul_regions import KINDS, LIMITS
 
 from inferir.codegen.backend import Backend
 from inferir.codegen.tvm.backend import TvmBackend
@@ -16,7 +16,7 @@ from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node
 from inferir.ir.graph.types import TensorType
 
-BACKEND: Backend = TvmBackend(BOUNDS)
+BACKEND: Backend = TvmBackend(LIMITS)
 BUCKET = Bucket(1, 2)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-from matmul_regions import BOUNDS, KINDS, Linear, bias_and_residual
+from matmul_regions import KINDS, LIMITS, Linear, bias_and_residual
 
 from inferir.codegen.tvm.regions import lower_region
 from inferir.ir.contract.bucket import Bucket
@@ -28,7 +28,7 @@ def run(runner: Callable, aligned: Callable) -> Callable[..., list[torch.Tensor]
     def go(
         region: Node, tensors: Sequence[torch.Tensor], rows: int, bucket: Bucket, target: Target
     ) -> list[torch.Tensor]:
-        lowered = lower_region("k", region, bucket, target, BOUNDS)
+        lowered = lower_region("k", region, bucket, target, LIMITS)
         body = region.attrs["body"]
         wants = run_body(body, tensors)
         results = [aligned(np.zeros_like(_array(w))) for w in wants]
@@ -71,7 +71,7 @@ def test_refusals_name_region_and_reason() -> None:
     m = Linear(DType.F32, 32, 64)
     shifted = m.b.op("tensor.slice", m.y, dim=1, start=8, stop=40)
     with pytest.raises(CodegenError, match=r"region linear .*: an epilogue of 64 columns cannot produce"):
-        lower_region("k", m.region(shifted), Bucket(1, 2), Target.host(), BOUNDS)
+        lower_region("k", m.region(shifted), Bucket(1, 2), Target.host(), LIMITS)
     two = m.b.op("tensor.add", m.y, m.b.op("tensor.linear_packed", m.x, m.w, n=64))
     with pytest.raises(CodegenError, match=r"2 tensor\.linear_packed ops in one region"):
-        lower_region("k", m.region(two), Bucket(1, 2), Target.host(), BOUNDS)
+        lower_region("k", m.region(two), Bucket(1, 2), Target.host(), LIMITS)

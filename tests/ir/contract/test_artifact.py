@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from small_limits import limits
 
 from inferir.ir.contract.artifact import (
     ArenaArg,
@@ -17,7 +18,6 @@ from inferir.ir.contract.artifact import (
     KernelParam,
     KernelRecord,
     KVArg,
-    LimitsRecord,
     Manifest,
     MemoryRecord,
     ModelRecord,
@@ -67,7 +67,7 @@ def make(folder: Path, **changes: Any) -> Manifest:
     fields: dict[str, Any] = {
         "model": ModelRecord(name="m", architecture="A", dtype=DType.BF16, vocab_size=9, hidden_size=8, num_layers=1),
         "target": TARGETS["x86-64-v3"],
-        "limits": LimitsRecord(max_model_len=64, max_tokens=31, max_seqs=4, max_rows=4, max_blocks=4, block_size=16),
+        "limits": limits(max_tokens=31, max_seqs=4),
         "memory": MemoryRecord(weight_bytes=256, arena_bytes=128, scratch_bytes=0, kv_block_bytes=spec.page_bytes),
         "inputs": tuple(
             IORecord(name=n, dtype=DType.I32, shape=s)
@@ -185,14 +185,7 @@ def test_other_format_version(tmp_path: Path) -> None:
             },
             "is not f32",
         ),
-        (
-            {
-                "limits": LimitsRecord(
-                    max_model_len=65, max_tokens=31, max_seqs=4, max_rows=4, max_blocks=4, block_size=16
-                )
-            },
-            "shorter than max_model_len 65",
-        ),
+        ({"limits": limits(max_tokens=31, max_seqs=4, max_rows=3)}, "max_rows 3 is less than max_seqs 4"),
     ],
 )
 def test_inconsistent_manifest(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from inferir.ir.errors import ParseError
 from inferir.ir.graph.dims import MB, NB, SYMBOLS, Dim, S, T, as_dim, dim_str, is_static, numel, parse_dim, substitute
 
-VALUES = {"T": 7, "S": 3, "R": 2, "A": 5, "NB": 11, "MB": 4, "E": 6, "G": 29}
+VALUES = {name: 2 * i + 3 for i, name in enumerate(SYMBOLS)}
 
 
 @st.composite

@@ -1,6 +1,7 @@
 """elide-roundings: float32 inside kernels, captured types at their borders."""
 
 import torch
+from small_limits import limits
 
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph
@@ -90,7 +91,7 @@ def test_float32_regions_do_not_change() -> None:
 
 def test_nearer_to_float32_than_the_captured_model(tiny, paged, with_weights) -> None:
     model, exact = (tiny(layers=3, dtype=dtype) for dtype in (DType.BF16, DType.F32))
-    result = run_pipeline(model.graph, None, PassOptions(max_model_len=16, block_size=4, max_logit_rows=16))
+    result = run_pipeline(model.graph, None, PassOptions(limits=limits(max_model_len=16, block_size=4, max_rows=16)))
     ours = theirs = 0.0
     for seed in range(4):
         model.randomise(seed)

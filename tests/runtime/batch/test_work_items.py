@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferir.ir.contract import split_kv as attn_split
-from inferir.ir.contract.split_kv import ITEM_WIDTH, SPLIT, max_partials, split_count
+from inferir.ir.contract.split_kv import ITEM_WIDTH, SPLIT, Splitting, max_partials, split_count
 from inferir.runtime.batch import input_batch as batch
 from inferir.runtime.batch import work_items as attn_items
 from inferir.runtime.batch.work_items import AttentionItems, StepItems
 from inferir.runtime.engine.engine import Engine
-from inferir.runtime.executor.base import Splitting
 from inferir.runtime.sampling.sampling_params import SamplingParams
 
 LONG = 8 * SPLIT

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from inferir.ir.contract.artifact import BucketRecord
+from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.errors import EngineError
-from inferir.runtime.executor.dispatcher import BatchDescriptor, Dispatcher
+from inferir.runtime.executor.dispatcher import Dispatcher
 
 
 def bucket(name: str, lo: int, hi: int, decode: bool) -> tuple[BucketRecord, str]:

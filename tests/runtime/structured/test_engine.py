@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferir.ir.contract.bucket import BatchDescriptor
+from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.errors import EngineError
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.executor.base import StepOutputs
-from inferir.runtime.executor.dispatcher import BatchDescriptor, StepCounts
 from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.runtime.structured import Grammar, GrammarCompiler, GrammarState, StructuredSpec
 from inferir.runtime.structured.grammar import GrammarLimitError

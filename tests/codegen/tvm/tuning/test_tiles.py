@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from matmul_regions import BOUNDS, KINDS, Linear, bias_and_residual, logits, plain
+from matmul_regions import KINDS, LIMITS, Linear, bias_and_residual, logits, plain
 
 from inferir.codegen.cache.compile_cache import CompileCache
 from inferir.codegen.tvm.bucket_library import bucket_key, distinct, lower_bucket, products
@@ -26,7 +26,7 @@ CPUS = [t for t in TARGETS.values() if t.kind == "cpu"]
 
 
 def product(region: Node, bucket: Bucket) -> Product:
-    (found,) = products([region], bucket, BOUNDS)
+    (found,) = products([region], bucket, LIMITS)
     return found
 
 
@@ -76,7 +76,7 @@ def test_every_candidate_has_the_bits_of_the_default(
     wanted = product(region, bucket)
     tiles = candidates(wanted, frozenset(host.features))
     assert len(tiles) > 2
-    lowered = [lower_region(f"k{i}", region, bucket, host, BOUNDS, {wanted: t}) for i, t in enumerate(tiles)]
+    lowered = [lower_region(f"k{i}", region, bucket, host, LIMITS, {wanted: t}) for i, t in enumerate(tiles)]
     tensors = m.tensors(rows)
     (like,) = run_body(region.attrs["body"], tensors)
     step = runner([one.kernels[0] for one in lowered], host, 1)
@@ -93,10 +93,10 @@ def test_a_tile_is_used_where_it_belongs(host: Target) -> None:
     region = bias_and_residual(DType.BF16)[1]
     wanted = product(region, Bucket(2, 5))
     tiles = {wanted: MatmulTile(2, 4, 2)}
-    tuned = lower_region("k", region, Bucket(2, 5), host, BOUNDS, tiles)
+    tuned = lower_region("k", region, Bucket(2, 5), host, LIMITS, tiles)
     assert tuned.tile == {"rows": 2, "panel": 4, "blocks": 2, "tuned": 1}
-    other = lower_region("k", region, Bucket(5, 9), host, BOUNDS, tiles)
-    assert other == lower_region("k", region, Bucket(5, 9), host, BOUNDS)
+    other = lower_region("k", region, Bucket(5, 9), host, LIMITS, tiles)
+    assert other == lower_region("k", region, Bucket(5, 9), host, LIMITS)
     assert "tuned" not in other.tile
 
 
@@ -105,21 +105,21 @@ def test_tiles_change_the_key_and_the_kernels_of_their_bucket_only(host: Target)
     regions = distinct([region])
     mine, other = Bucket(2, 5), Bucket(5, 9)
     tiles = {product(region, mine): MatmulTile(1, 4, 2)}
-    plainly, tuned = bucket_key(regions, mine, host, BOUNDS), bucket_key(regions, mine, host, BOUNDS, tiles)
+    plainly, tuned = bucket_key(regions, mine, host, LIMITS), bucket_key(regions, mine, host, LIMITS, tiles)
     assert plainly.digest != tuned.digest
     assert "tiles" not in plainly.components
-    changed = bucket_key(regions, mine, host, BOUNDS, {product(region, mine): MatmulTile(2, 4, 2)})
+    changed = bucket_key(regions, mine, host, LIMITS, {product(region, mine): MatmulTile(2, 4, 2)})
     assert len({plainly.digest, tuned.digest, changed.digest}) == 3
-    assert bucket_key(regions, other, host, BOUNDS, tiles) == bucket_key(regions, other, host, BOUNDS)
-    source, meta = lower_bucket(regions, mine, host, BOUNDS, tiles)
-    assert source != lower_bucket(regions, mine, host, BOUNDS)[0]
+    assert bucket_key(regions, other, host, LIMITS, tiles) == bucket_key(regions, other, host, LIMITS)
+    source, meta = lower_bucket(regions, mine, host, LIMITS, tiles)
+    assert source != lower_bucket(regions, mine, host, LIMITS)[0]
     assert meta.kernels[0].tile == {"rows": 1, "panel": 4, "blocks": 2, "tuned": 1}
 
 
 def test_libraries_of_a_race_come_from_the_cache(host: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     region = plain(DType.F32)[1]
     bucket = Bucket(2, 4)
-    race = lower_race(product(region, bucket), region, bucket, host, BOUNDS)
+    race = lower_race(product(region, bucket), region, bucket, host, LIMITS)
     assert race.tiles == candidates(race.product, frozenset(host.features))
     body: Graph = region.attrs["body"]
     assert race.order == (0, 1, len(body.inputs))
