@@ -53,14 +53,14 @@ def region_work(region: Node, counts: StepCounts, items: npt.NDArray[np.int32]) 
         return Work(0, 0, 0)  # no such rows in this step
     activations = sum(made)
     activations += sum(_bytes(v.type, sizes) for v in region.operands if v.op not in ("core.weight", "core.input"))
-    product = ops.get("tensor.linear_packed") or ops.get("sample.greedy")
+    product = ops.get("tensor.linear_packed") or ops.get("sample.argmax")
     if product is None:
         return Work(0, activations, 0)
     rows, k = (_size(d, sizes) for d in product.operands[0].type.shape)
     # A greedy choice reads its weights as bytes, with bounds; what it then reads of the weights depends on the row.
-    read = product.operands[2:4] if product.op == "sample.greedy" else product.operands[1:]
+    read = product.operands[2:4] if product.op == "sample.argmax" else product.operands[1:]
     memory = sum(_bytes(v.type, sizes) for v in read)
-    flops = (1 if product.op == "sample.greedy" else 2) * rows * k * int(product.attrs["n"])
+    flops = (1 if product.op == "sample.argmax" else 2) * rows * k * int(product.attrs["n"])
     return Work(memory, activations, flops)
 
 

@@ -9,9 +9,9 @@ from inferir.passes.canonicalise.fold_weights import FoldWeights
 from inferir.passes.context import Ledger, Pass, PassOptions
 from inferir.passes.fuse.fuse_regions import FuseRegions
 from inferir.passes.insert.gather_logit_rows import GatherLogitRows
+from inferir.passes.insert.insert_argmax import InsertArgmax
 from inferir.passes.insert.insert_kv import InsertKv
 from inferir.passes.insert.insert_sampling import InsertSampling
-from inferir.passes.insert.screen_greedy import ScreenGreedy
 from inferir.passes.insert.tabulate_positions import TabulatePositions
 from inferir.passes.insert.token_major import TokenMajor
 from inferir.passes.layout.pack_weights import PackWeights
@@ -50,7 +50,7 @@ def build_pipeline(options: PassOptions, ledger: Ledger) -> list[Pass]:
         (always, InsertSampling(options.vocab_size)),
         # lay out
         (always, PackWeights(interleave=optimising)),
-        (screening, ScreenGreedy(options.vocab_size, ledger)),
+        (screening, InsertArgmax(options.vocab_size, ledger)),
         (always, FoldWeights(ledger)),
         (always, Canonicalise()),
         (always, ShareCommon()),

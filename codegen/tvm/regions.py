@@ -14,6 +14,8 @@ from inferir.codegen.lower.decompose import decompose
 from inferir.codegen.lower.rows import has_row, static_shape
 from inferir.codegen.tvm.affine import Affine, Var
 from inferir.codegen.tvm.evaluate import Evaluator, Index
+from inferir.codegen.tvm.kernels.argmax import argmax_kernels
+from inferir.codegen.tvm.kernels.argmax_parts import argmax_shape, parameters
 from inferir.codegen.tvm.kernels.attention import attention_kernels
 from inferir.codegen.tvm.kernels.attention_merge import workspace_bytes
 from inferir.codegen.tvm.kernels.attention_parts import AttentionShape
@@ -21,7 +23,6 @@ from inferir.codegen.tvm.kernels.kv_prefetch import KvAhead
 from inferir.codegen.tvm.kernels.matmul import Columns, matmul_kernel
 from inferir.codegen.tvm.kernels.microkernel import reread_rows
 from inferir.codegen.tvm.kernels.rowwise import count_name, row_symbol, rowwise_kernel
-from inferir.codegen.tvm.kernels.screen import parameters, screen_kernels, screen_shape
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.scalar import MEMORY
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, ramp
@@ -227,19 +228,19 @@ def _attention(name: str, body: Graph, bucket: Bucket, target: Target, limits: L
     return LoweredRegion(kernels, order, {"tokens": tokens}, workspace_bytes(shape, partials))
 
 
-def _greedy(name: str, body: Graph, bucket: Bucket, target: Target, limits: Limits) -> LoweredRegion:
-    node = _single(body, "sample.greedy")
+def _argmax(name: str, body: Graph, bucket: Bucket, target: Target, limits: Limits) -> LoweredRegion:
+    node = _single(body, "sample.argmax")
     if body.outputs != (node.result,) or any(v not in body.inputs for v in node.operands):
-        raise CodegenError("the operands and the result of a greedy choice must lie in memory")
+        raise CodegenError("the operands and the result of an arg-max must lie in memory")
     x = node.operands[0].type
     dtype, features = ("bf16" if x.dtype is DType.BF16 else "f32"), frozenset(target.features)
     rows = min(bucket.most, limits.bound("G"))
-    shape = screen_shape(int(x.shape[1]), node.attrs["n"], node.attrs["valid"], dtype, rows, features)
+    shape = argmax_shape(int(x.shape[1]), node.attrs["n"], node.attrs["valid"], dtype, rows, features)
     places = [body.inputs.index(v) for v in node.operands]
     order = (places[0], *places, len(body.inputs), *[WORKSPACE] * 3)
     assert len(order) == len(parameters(dtype))
     sizes = {"rows": shape.height, "blocks": shape.group}
-    return LoweredRegion(screen_kernels(name, shape, features), order, sizes, 4 * shape.layout()["end"])
+    return LoweredRegion(argmax_kernels(name, shape, features), order, sizes, 4 * shape.layout()["end"])
 
 
 def tile_tokens(group: int, bucket: Bucket) -> int:
@@ -268,4 +269,4 @@ def _param(name: str, value: Value) -> Param:
     return Param(name, MEMORY[value.type.dtype])
 
 
-_ANCHORS = {"rowwise": _rowwise, "attention": _attention, "greedy": _greedy}
+_ANCHORS = {"rowwise": _rowwise, "attention": _attention, "argmax": _argmax}

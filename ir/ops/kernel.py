@@ -10,7 +10,7 @@ from inferir.ir.graph.registry import OpDef, define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
 
-ANCHORS = ("rowwise", "matmul", "attention", "greedy")
+ANCHORS = ("rowwise", "matmul", "attention", "argmax")
 
 
 def _region_type(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:

@@ -172,6 +172,6 @@ define(
         lambda attrs, w: screen_weight(w, attrs["block"], attrs["valid"]),
         attrs={"block": int, "valid": int},
         doc="A weight [N, K] as bytes, with bounds of what a product with them can be off: what finds the largest of N "
-        "outputs while reading few of the weights themselves (`sample.greedy`).",
+        "outputs while reading few of the weights themselves (`sample.argmax`).",
     )
 )

@@ -160,7 +160,7 @@ define(
 )
 
 
-def _greedy_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+def _argmax_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     x, w, *screening = types
     infer_types(opdef("tensor.linear_packed"), (x, w), _product_attrs(attrs))
     weight = TensorType((attrs["n"], x.shape[1]), w.dtype)
@@ -174,7 +174,7 @@ def _product_attrs(attrs: Attrs) -> Attrs:
     return Attrs({"n": attrs["n"], "interleave": 1, "dtype": DType.F32})
 
 
-def _greedy_eval(attrs: Attrs, x: torch.Tensor, w: torch.Tensor, *_screening: torch.Tensor) -> torch.Tensor:
+def _argmax_eval(attrs: Attrs, x: torch.Tensor, w: torch.Tensor, *_screening: torch.Tensor) -> torch.Tensor:
     import torch
 
     product = opdef("tensor.linear_packed").evaluate
@@ -188,10 +188,10 @@ def _greedy_eval(attrs: Attrs, x: torch.Tensor, w: torch.Tensor, *_screening: to
 
 define(
     OpDef(
-        "sample.greedy",
+        "sample.argmax",
         5,
-        _greedy_type,
-        _greedy_eval,
+        _argmax_type,
+        _argmax_eval,
         attrs={"n": int, "valid": int},
         doc="Per row of x [G, K] the index of the first maximum among the first `valid` outputs of its float32 product "
         "with packed weights of `n` outputs, as `sample.draw` at temperature 0 takes it from logits; -1 if there is "

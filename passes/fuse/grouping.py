@@ -13,9 +13,9 @@ from inferir.ir.graph.graph import Graph, Node, Value
 from inferir.ir.graph.registry import VIEW, has_trait
 from inferir.passes.context import SOURCES
 
-ANCHORS = {"tensor.linear_packed": "matmul", "attn.paged": "attention", "sample.greedy": "greedy"}
+ANCHORS = {"tensor.linear_packed": "matmul", "attn.paged": "attention", "sample.argmax": "argmax"}
 _INDEXED = {"tensor.gather_rows": (0,), "tensor.embedding": (0,), "kv.write": (0,)}
-_WHOLE = frozenset({"tensor.linear_packed", "attn.paged", "tensor.matmul", "sample.greedy"})
+_WHOLE = frozenset({"tensor.linear_packed", "attn.paged", "tensor.matmul", "sample.argmax"})
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ _NAMED = {
     "attn.paged": "attention",
     "kv.write": "kv_write",
     "sample.draw": "draw",
-    "sample.greedy": "greedy",
+    "sample.argmax": "argmax",
     "tensor.gather_rows": "gather",
 }
 _PLAIN_INPUTS = frozenset(

@@ -51,15 +51,15 @@ STEP = [
     ("linear", HIDDEN + 2 * VOCAB),
     ("draw", 2 * VOCAB + 2),
     ("gather_rms_norm", 0),  # of greedy rows, as all of the next ones
-    *[(f"greedy_{part}", 0) for part in ("prepare", "screen", "floor", "rescore", "pick")],
+    *[(f"argmax_{part}", 0) for part in ("prepare", "prefilter", "floor", "rescore", "pick")],
 ]
 GREEDY = 6  # operations for greedy rows
 GREEDY_STEP = [
     *STEP[: -3 - GREEDY],
     *[(name, 0) for name, _ in STEP[-3 - GREEDY : -GREEDY]],
     ("gather_rms_norm", HIDDEN + HIDDEN),
-    ("greedy_prepare", 0),
-    ("greedy_screen", HIDDEN + 2),
+    ("argmax_prepare", 0),
+    ("argmax_prefilter", HIDDEN + 2),
     *STEP[-3:],
 ]
 

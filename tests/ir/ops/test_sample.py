@@ -194,12 +194,12 @@ def test_greedy_is_the_first_maximum_of_a_product() -> None:
     operands = [
         b.input(f"x{i}", TensorType(tuple(t.shape), DT[t.dtype])) for i, t in enumerate((x, packed, *screening))
     ]
-    out = b.op("sample.greedy", *operands, n=90, valid=80)
+    out = b.op("sample.argmax", *operands, n=90, valid=80)
     assert str(out.type) == "i32[5]"
     (tokens,) = run_body(Graph(tuple(operands), (out,), ("y",)), (x, packed, *screening))
     want = (x @ w.T)[:, :80].argmax(1).tolist()
     assert tokens.tolist() == [4, want[1], want[2], -1, 0]
     with pytest.raises(IRError, match="screening operand"):
-        b.op("sample.greedy", *operands[:2], operands[4], operands[3], operands[4], n=90, valid=80)
+        b.op("sample.argmax", *operands[:2], operands[4], operands[3], operands[4], n=90, valid=80)
     with pytest.raises(IRError, match="valid = 91 of 90"):
-        b.op("sample.greedy", *operands, n=90, valid=91)
+        b.op("sample.argmax", *operands, n=90, valid=91)

@@ -10,10 +10,11 @@ import pytest
 
 from inferir.codegen.tvm.build.build_module import compile_object
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source
+from inferir.codegen.tvm.kernels.argmax import argmax_kernels
+from inferir.codegen.tvm.kernels.argmax_parts import argmax_shape
 from inferir.codegen.tvm.kernels.attention import attention_kernels
 from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile, matmul_kernel, store_epilogue
 from inferir.codegen.tvm.kernels.microkernel import tile_vectors
-from inferir.codegen.tvm.kernels.screen import screen_kernels, screen_shape
 from inferir.codegen.tvm.source import ChunkKernel
 from inferir.ir.contract.target import Target
 
@@ -99,11 +100,11 @@ def test_tall_tiles_of_every_target_stay_in_registers(target: str, dtype: str, i
 
 
 @pytest.mark.parametrize(("rows", "tiles"), [(1, {8}), (4, {4, 8, 12, 16}), (64, {4, 8, 12, 16, 20, 24})])
-def test_screening_multiplies_bytes_in_registers(rows: int, tiles: set[int]) -> None:
+def test_the_prefilter_multiplies_bytes_in_registers(rows: int, tiles: set[int]) -> None:
     """Tiles of 1 to 6 rows by 4 vectors; a single row has its low and high bytes as two."""
     features = frozenset(Target.named(BF16).features)
-    screen = screen_kernels("greedy", screen_shape(576, 2048, 2048, "bf16", rows, features), features)[1]
-    loops = _hot(screen, BF16, "vpdpbusd")
+    prefilter = argmax_kernels("argmax", argmax_shape(576, 2048, 2048, "bf16", rows, features), features)[1]
+    loops = _hot(prefilter, BF16, "vpdpbusd")
     assert loops
     for block in loops:
         assert not _spills(block)

@@ -1,4 +1,4 @@
-"""screen-greedy: rows that only want their most likely token get it without full logits."""
+"""insert-argmax: rows that only want their most likely token get it without full logits."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ have at most, so that its sums of products of integers fit 32 bits.
 
 
 @dataclass(frozen=True)
-class ScreenGreedy:
+class InsertArgmax:
     """Adds the input `greedy_rows` [G] of token rows and the output `greedy` i32 [G], their most likely tokens, beside
     `rows` and what is drawn for those.
 
     The row-by-row ops between the gather of logit rows and the last product are repeated for these rows, and
-    `sample.greedy` takes the place of product and draw. It compares float32 sums, where the captured model may round
+    `sample.argmax` takes the place of product and draw. It compares float32 sums, where the captured model may round
     logits first. Models whose logits are more than a product, or whose last layer runs on gathered rows, stay as they
     are. valid: how many logits may be drawn; default all.
     """
@@ -33,7 +33,7 @@ class ScreenGreedy:
     valid: int | None = None
     ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
 
-    name: ClassVar[str] = "screen-greedy"
+    name: ClassVar[str] = "insert-argmax"
     why: ClassVar[str] = "a byte per weight tells most tokens apart; the last matrix is read where it does not"
     requires: ClassVar[frozenset[str]] = frozenset({PACKED, SAMPLED})
     ensures: ClassVar[frozenset[str]] = frozenset()
@@ -61,7 +61,7 @@ class ScreenGreedy:
         b = Builder(Provenance.join((product.loc, Provenance("sampler", "greedy"))))
         block = int(packed.type.shape[2])
         screen = b.node("layout.screen_weight", (weight,), {"block": block, "valid": valid})
-        tokens = b.op("sample.greedy", env[x], packed, *screen.results, n=n, valid=valid)
+        tokens = b.op("sample.argmax", env[x], packed, *screen.results, n=n, valid=valid)
         return Graph((*graph.inputs, rows), (*graph.outputs, tokens), (*graph.output_names, "greedy"), graph.name)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Greedy tokens by screening: those of the full product, whatever the bounds leave out, and few blocks read for it."""
+"""The arg-max of rows: that of the full product, whatever the bounds leave out, and few blocks read for it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from inferir.codegen.tvm.kernels.screen import ScreenShape, screen_kernels, screen_shape
+from inferir.codegen.tvm.kernels.argmax import argmax_kernels
+from inferir.codegen.tvm.kernels.argmax_parts import ArgmaxShape, argmax_shape
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
 from inferir.ir.ops.layout import pack_weight, screen_weight
@@ -25,12 +26,12 @@ class Chooser:
 
     def __init__(self, w: torch.Tensor, valid: int, rows: int, target: Target, runner: Any, aligned: Any) -> None:
         dtype = "bf16" if w.dtype == torch.bfloat16 else "f32"
-        self.shape = screen_shape(w.shape[1], w.shape[0], valid, dtype, rows, frozenset(target.features))
+        self.shape = argmax_shape(w.shape[1], w.shape[0], valid, dtype, rows, frozenset(target.features))
         self._aligned = aligned
         packed = pack_weight(w, 64, _PAIR[dtype], 1)
         self._weights = [aligned(_numpy(t)) for t in (packed, *screen_weight(w, 64, valid))]
         self._space = aligned(np.full(self.shape.layout()["end"], 0x7FC12345, np.int32))  # undefined: NaN as a float
-        self._run = runner(screen_kernels("greedy", self.shape, frozenset(target.features)), target, 1)
+        self._run = runner(argmax_kernels("argmax", self.shape, frozenset(target.features)), target, 1)
 
     def tokens(self, x: torch.Tensor) -> list[int]:
         rows = self._aligned(_numpy(x))
@@ -153,5 +154,5 @@ def test_no_rows_make_no_chunks(host: Target, chooser: Callable) -> None:
 
 def test_sizes_without_a_kernel_are_refused() -> None:
     with pytest.raises(CodegenError, match="a multiple of 16 elements, not 40"):
-        screen_shape(40, 100, 100, "bf16", 4, frozenset())
-    assert ScreenShape(64, 100, 100, "bf16", 4, 4).blocks == 2
+        argmax_shape(40, 100, 100, "bf16", 4, frozenset())
+    assert ArgmaxShape(64, 100, 100, "bf16", 4, 4).blocks == 2

@@ -1,4 +1,4 @@
-"""screen-greedy: greedy rows beside logit rows."""
+"""insert-argmax: greedy rows beside logit rows."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from inferir.ir.graph.graph import Graph, structural_text
 from inferir.ir.graph.parser import parse_graph
 from inferir.passes.context import Ledger
-from inferir.passes.insert.screen_greedy import ScreenGreedy
+from inferir.passes.insert.insert_argmax import InsertArgmax
 
 BEFORE = """graph @g(%h: f32[T, 16], %rows: i32[R]) -> (%6 as "logits") {
   %1 = tensor.gather_rows(%h, %rows) : f32[R, 16]
@@ -26,7 +26,7 @@ AFTER = """graph @g(%h: f32[T, 16], %rows: i32[R], %greedy_rows: i32[G]) -> (%6 
   %7 = tensor.gather_rows(%h, %greedy_rows) : f32[G, 16]
   %8 = nn.rms_norm(%7, %2) {eps=1e-06, offset=0.0, round_before_weight=true} : f32[G, 16]
   %9#0, %9#1, %9#2 = layout.screen_weight(%4) {block=64, valid=70} : u8[2, 4, 64, 4], f32[2, 4, 64], f32[2, 16]
-  %10 = sample.greedy(%8, %5, %9#0, %9#1, %9#2) {n=70, valid=70} : i32[G]
+  %10 = sample.argmax(%8, %5, %9#0, %9#1, %9#2) {n=70, valid=70} : i32[G]
 }"""
 ROWS = torch.tensor([4, 1, 1], dtype=torch.int32)
 
@@ -34,19 +34,19 @@ ROWS = torch.tensor([4, 1, 1], dtype=torch.int32)
 def refused(text: str) -> str:
     ledger = Ledger()
     graph = parse_graph(text)
-    assert ScreenGreedy(ledger=ledger).run(graph) is graph
+    assert InsertArgmax(ledger=ledger).run(graph) is graph
     (refusal,) = ledger.refusals
     return str(refusal)
 
 
 def test_golden() -> None:
-    assert structural_text(ScreenGreedy().run(parse_graph(BEFORE))) == structural_text(parse_graph(AFTER))
+    assert structural_text(InsertArgmax().run(parse_graph(BEFORE))) == structural_text(parse_graph(AFTER))
 
 
 @pytest.mark.parametrize("valid", [None, 9])
 def test_tokens_are_those_of_the_logits(run, valid: int | None) -> None:
     before = parse_graph(BEFORE)
-    out = run(ScreenGreedy(valid).run(before), sources=before, rows=ROWS[:2], greedy_rows=ROWS)
+    out = run(InsertArgmax(valid).run(before), sources=before, rows=ROWS[:2], greedy_rows=ROWS)
     logits = run(before, rows=ROWS)["logits"]
     assert torch.equal(out["greedy"].long(), logits[:, :valid].argmax(1))
     assert torch.equal(out["logits"], logits[:2])
@@ -56,7 +56,7 @@ def test_attributes_with_rows_follow() -> None:
     view = """  %7 = tensor.view(%3) {shape=(R, 4, 4)} : f32[R, 4, 4]
   %8 = tensor.view(%7) {shape=(R, 16)} : f32[R, 16]
   %4 ="""
-    graph: Graph = ScreenGreedy().run(parse_graph(BEFORE.replace("  %4 =", view, 1).replace("packed(%3", "packed(%8")))
+    graph: Graph = InsertArgmax().run(parse_graph(BEFORE.replace("  %4 =", view, 1).replace("packed(%3", "packed(%8")))
     assert [str(n.types[0]) for n in graph.nodes if n.op == "tensor.view"][2:] == ["f32[G, 4, 4]", "f32[G, 16]"]
 
 

@@ -1,0 +1,146 @@
+"""What the kernels of `sample.argmax` share: sizes, parameters, and places in the workspace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inferir.codegen.tvm.kernels.matmul import CHUNK_BYTES, CHUNKS
+from inferir.codegen.tvm.kernels.microkernel import BLOCK, MEMORY, tall_rows
+from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Stream, Writer, entry_head, ramp
+from inferir.ir.errors import CodegenError
+
+LANES = 16
+RANGES = 32  # parts of the outputs whose maxima are found apart
+_PER_ROW = ("scale", "size", "rest", "shift", "slack", "floor")  # floats
+
+
+@dataclass(frozen=True)
+class ArgmaxShape:
+    """Sizes of one bucket's kernels: x [up to `rows`, `k`] in `dtype` ("bf16" or "f32"), `n` outputs, `valid` of them
+    wanted.
+
+    height: rows of a tile.
+    """
+
+    k: int
+    n: int
+    valid: int
+    dtype: str
+    rows: int
+    height: int
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.n // BLOCK)
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.rows // self.height)
+
+    @property
+    def blocks_per_range(self) -> int:
+        return -(-self.blocks // RANGES)
+
+    @property
+    def ranges(self) -> int:
+        return -(-self.blocks // self.blocks_per_range)
+
+    @property
+    def group(self) -> int:
+        """Blocks that the pre-filter takes at a time."""
+        block_bytes = self.k * BLOCK
+        return 1 if self.tiles > 1 else max(1, min(CHUNK_BYTES // block_bytes, self.blocks // CHUNKS))
+
+    @property
+    def resolution(self) -> float:
+        """What 127 stands for, in root mean squares of the row: less leaves fewer blocks to rescore and has more steps
+        with high bytes.
+        """
+        return 0.25 if self.paired else 3.0
+
+    @property
+    def paired(self) -> bool:
+        """Whether low and high bytes are two rows of one tile: for a single row, where memory is the limit."""
+        return self.rows == 1
+
+    def layout(self) -> dict[str, int]:
+        """Offsets of the parts of the workspace in units of four bytes, and its size as `end`."""
+        words = self.k // 4
+        sizes = {
+            "split": self.rows * 2 * words,  # low bytes of a row, then its high bytes
+            "list": self.tiles * (words + 1),  # the count comes first
+            "sum": self.rows,
+            **dict.fromkeys(_PER_ROW, self.rows),
+            "upper": self.rows * self.blocks,
+            "best": (self.ranges + 1) * self.rows,  # the last ones are those that the floor was found with
+            "index": (self.ranges + 1) * self.rows,
+        }
+        out, at = {}, 0
+        for name, size in sizes.items():
+            out[name] = at
+            at += -(-size // LANES) * LANES
+        return {**out, "end": at}
+
+
+def argmax_shape(k: int, n: int, valid: int, dtype: str, rows: int, features: frozenset[str]) -> ArgmaxShape:
+    """Raises `CodegenError` for sizes that have no kernel."""
+    if k % LANES:
+        raise CodegenError(f"the int8 pre-filter needs rows of a multiple of {LANES} elements, not {k}")
+    return ArgmaxShape(k, n, valid, dtype, rows, min(rows, tall_rows("u8", features)))
+
+
+def parameters(dtype: str) -> tuple[Param, ...]:
+    """Parameters of all five kernels: x twice, in steps of the product and in elements, its weights, the results of
+    `layout.screen_weight`, the tokens, and the workspace three times, by element type.
+    """
+    kind = MEMORY[dtype]
+    return (
+        Param("x", kind),
+        Param("values", "uint16" if dtype == "bf16" else "float32"),
+        Param("w", kind),
+        Param("quantized", "int32"),
+        Param("bounds", "float32"),
+        Param("columns", "float32"),
+        Param("out", "int32"),
+        Param("bytes", "int8"),
+        Param("words", "int32"),
+        Param("floats", "float32"),
+    )
+
+
+def kernel(
+    name: str,
+    s: ArgmaxShape,
+    w: Writer,
+    chunks: str,
+    scratch: int = 0,
+    shared: tuple[PrivateFunction, ...] = (),
+    stream: Stream | None = None,
+    *,
+    upward: bool = False,
+) -> ChunkKernel:
+    return ChunkKernel(name, parameters(s.dtype), w.text(), chunks, scratch, shared, stream, upward=upward)
+
+
+def entry(w: Writer, name: str, s: ArgmaxShape) -> str:
+    """The head of an entry, without what follows the colon."""
+    w.line("@T.prim_func(private=True)")
+    return entry_head(name, parameters(s.dtype))
+
+
+def buffers(w: Writer, s: ArgmaxShape, *names: str) -> None:
+    """Flat buffers NAME_b over the parameters named, and SCRATCH."""
+    kinds = {p.name: p.dtype for p in parameters(s.dtype)}
+    for name in names:
+        w.line(f'{name}_b = T.decl_buffer((1,), "{kinds[name]}", data={name})')
+    w.line('SCRATCH = T.decl_buffer((1,), "float32", data=scratch)')
+
+
+def upper(s: ArgmaxShape) -> str:
+    """Where the largest upper bound of `row` in `block` is."""
+    return uppers(s, "block", 1)
+
+
+def uppers(s: ArgmaxShape, block: str, lanes: int) -> str:
+    at = s.layout()["upper"]
+    return f"floats_b[{ramp(f'{at} + row * {s.blocks} + {block}', lanes)}]"

@@ -1,0 +1,86 @@
+"""The product of rows and weights in bytes, and from it an upper bound of the logits of every block of outputs."""
+
+from __future__ import annotations
+
+from inferir.codegen.tvm.kernels.argmax_parts import LANES, ArgmaxShape, buffers, entry, kernel, upper
+from inferir.codegen.tvm.kernels.kv_prefetch import list_bytes
+from inferir.codegen.tvm.kernels.matmul import Lists, call_tile
+from inferir.codegen.tvm.kernels.microkernel import BLOCK, micro_kernel, reread_rows, tile_vectors
+from inferir.codegen.tvm.llvm.llvm_lib import call
+from inferir.codegen.tvm.source import ChunkKernel, Stream, Writer, i32, ramp, splat
+
+
+def prefilter(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKernel:
+    """A chunk is a group of blocks and all rows, in tiles that meet a block while it lies in the cache."""
+    at, symbol, steps = s.layout(), f"{name}_prefilter", s.k // 4
+    heights = range(s.height, 0, -1)
+    ahead = s.tiles > 1
+    vectors = {rows: tile_vectors(rows, "u8", features) for rows in heights}
+    dense = {rows: micro_kernel("u8", rows, vectors[rows], ahead) for rows in heights}
+    listed = {rows: micro_kernel("u8", rows, vectors[rows], listed=True) for rows in heights if not s.paired}
+    if s.paired:
+        dense = {1: micro_kernel("u8", 2, vectors[1])}
+    lists = Lists(2 * s.height * BLOCK) if ahead else None
+    group = s.group
+    w = Writer()
+    w.lines(_bound(f"{symbol}_bound", s, at).splitlines())
+    with w.block(entry(w, symbol, s)):
+        buffers(w, s, "quantized", "words")
+        w.line(f"first_block: T.let[T.int32] = chunk * {group}")
+        w.line(f"tiles: T.let[T.int32] = T.truncdiv(n_g + {s.height - 1}, {s.height})")
+        with w.block(f"for i in range(T.min({group}, {s.blocks} - first_block)):"), w.block("for t in range(tiles):"):
+            w.line("block: T.let[T.int32] = first_block + i")
+            w.line(f"next_block: T.let[T.int32] = T.min(later * {group} + i, {s.blocks - 1})")
+            w.line(f"row: T.let[T.int32] = t * {s.height}")
+            w.line(f"height: T.let[T.int32] = T.min({s.height}, n_g - row)")
+            w.line(f"list: T.let[T.int32] = {at['list']} + t * {steps + 1}")
+            for rows in heights:
+                with w.block(f"{'el' if rows < s.height else ''}if height == {rows}:"):
+                    low, high = (f"words_b[{at['split'] + part} + row * {2 * steps}]" for part in (0, steps))
+                    v, stride = vectors[rows], steps if s.paired else 2 * steps
+                    call_tile(w, dense[rows].name, v, low, "quantized_b", "SCRATCH[{}]", stride, steps, lists=lists)
+                    if not s.paired:
+                        acc = f"SCRATCH[{s.height * BLOCK} + {{}}]"
+                        chosen = ("T.address_of(words_b[list + 1])", "words_b[list]")
+                        call_tile(w, listed[rows].name, v, high, "quantized_b", acc, stride, steps, chosen=chosen)
+            w.line(f"T.evaluate(Mod.{symbol}_bound(bounds, words, floats, scratch, row, height, block))")
+        w.line("return T.int32(0)")
+    chunks = f"T.min(n_g, 1) * {-(-s.blocks // group)}"
+    stream = None if ahead and s.rows > reread_rows("u8", features) else Stream(3, group * steps * BLOCK * 4)
+    shared = (*dense.values(), *listed.values())
+    scratch = 2 * s.height * BLOCK * 4 + list_bytes(steps, None)
+    return kernel(symbol, s, w, chunks, scratch, shared, stream, upward=not ahead)
+
+
+def _bound(name: str, s: ArgmaxShape, at: dict[str, int]) -> str:
+    """The private function from a tile's sums in scratch memory to bounds of a block."""
+    w = Writer()
+    w.line("@T.prim_func(private=True)")
+    pointers = 'bounds: T.handle("float32"), words: T.handle("int32"), floats: T.handle("float32")'
+    counts = "first: T.int32, height: T.int32, block: T.int32"
+    with w.block(f'def {name}({pointers}, scratch: T.handle("float32"), {counts}) -> T.int32:'):
+        buffers(w, s, "bounds", "words", "floats")
+        with w.block("for r in range(height):"):
+            w.line("row: T.let[T.int32] = first + r")
+            for part in ("scale", "size", "rest"):
+                w.line(f"{part}: T.let = {splat(f'floats_b[{at[part]} + row]', LANES)}")
+            excess = splat(f"words_b[{at['sum']} + row]", LANES)
+            w.line(f"excess: T.let = {excess}")  # weights are stored with 128 added to them
+            for v in range(BLOCK // LANES):
+                low, high = (
+                    f'T.reinterpret("int32x{LANES}", SCRATCH[{ramp(f"{start} + r * {BLOCK} + {v * LANES}", LANES)}])'
+                    for start in (0, s.height * BLOCK)
+                )
+                w.line(f"sum{v}: T.let = {low} + T.shift_left({high}, {i32(8, LANES)}) - excess")
+                scale, offset, error, norm = (
+                    f"bounds_b[{ramp(f'block * {4 * BLOCK} + {row * BLOCK + v * LANES}', LANES)}]" for row in range(4)
+                )
+                real = f'T.Cast("float32x{LANES}", sum{v})'
+                far = call("inf_fma", LANES, error, "size", call("inf_fma", LANES, norm, "rest", offset))
+                w.line(f"upper{v}: T.let = {call('inf_fma', LANES, real, f'{scale} * scale', far)}")
+            best = "upper0"
+            for v in range(1, BLOCK // LANES):
+                best = call("inf_vmax", LANES, best, f"upper{v}")
+            w.line(f"{upper(s)} = {call('inf_hmax', LANES, best)}")
+        w.line("return T.int32(0)")
+    return w.text()
