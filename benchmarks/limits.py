@@ -18,8 +18,9 @@ from inferir.codegen.tvm.build.build_module import build_module
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source, row_words
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, entry_head
+from inferir.ir.contract import abi
 from inferir.ir.contract.target import Target
-from inferir.runtime.executor.cpu import library_interface as abi
+from inferir.runtime.executor.cpu.library_interface import function
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool
 from inferir.runtime.memory import address, allocate
 
@@ -121,7 +122,7 @@ class LimitProbe:
     def _time(self, kernel: int, chunks: int, repeats: int = 1) -> float:
         self._table[:3] = (kernel, address(self._data), address(self._out))
         self._counts[:2] = chunks, repeats
-        step = abi.function(self._library, "inferir_step")
+        step = function(self._library, "inferir_step")
         start = time.perf_counter()
         step(address(self._table), 1, len(self._table), self._pool.control, address(self._counts))
         return time.perf_counter() - start

@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
+from inferir.ir.contract.abi import ABI_VERSION
 from inferir.ir.contract.kv_specs import KVCacheGroup
-from inferir.ir.contract.symbols import Limits
+from inferir.ir.contract.symbols import COUNTED, Limits
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.dtypes import DType
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the schema; a reader accepts exactly its own."""
 
 ALIGNMENT = 64
@@ -170,11 +171,16 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole artifact. `digest` covers the manifest's own bytes and is filled in when it is written."""
+    """A whole artifact.
+
+    `digest` covers the manifest's own bytes and is filled in when it is written. `counts` are the symbols whose values
+    kernels receive, in order.
+    """
 
     digest: str = "0" * 64
     format: int = FORMAT_VERSION
-    abi: int = 3
+    abi: int = ABI_VERSION
+    counts: tuple[str, ...] = tuple(symbol.name for symbol in COUNTED)
     model: ModelRecord
     target: Target
     limits: Limits

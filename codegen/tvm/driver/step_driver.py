@@ -1,14 +1,6 @@
 """The module of one bucket: its chunk kernels, the step driver, and the worker loop, all as plain C functions.
 
-ABI of the shared object (x86-64 System V; every function returns int32 0)::
-
-    inferir_step(int64 *table, int32 n_ops, int32 row_words, int64 *ctrl, int32 *counts)
-    inferir_dispatch(int64 *row, int32 first, int32 chunks, int32 *counts, float *scratch)
-    inferir_worker(int64 *ctrl, int32 tid)
-
-`table` holds one row of `row_words` int64 per operation: the kernel's number (its position in `kernels`), then the
-absolute addresses of its parameters. `counts` is int32[8]: `COUNT_NAMES`, then the number of
-threads, which `inferir_step` sets, and zeros. Buffers are 64-byte aligned.
+`inferir.ir.contract.abi` is the interface.
 
 `inferir_dispatch` runs `chunks` chunks from `first` on or, where `chunks` is negative, as many in the opposite order,
 unless the kernel wants them upwards.
@@ -30,23 +22,6 @@ after the stop word is set and the epoch word raised and woken (`inferir_stop(in
 A worker that loses its core to another process in the middle of a chunk holds up the step until it is back. The leader
 sees that it waits out of proportion and sets the late word; a worker that finds it set `LATE_EVENTS` times in short
 order works `WORK_CYCLES` and naps in turn for a while, so that it gives up its core between claims and not within one.
-
-Control block: int64[CTRL_WORDS], 64-byte aligned, zeroed by the host, which then sets the fields marked H once:
-
-    word   0  ticket: end of the chunks that are left << 32 | the first of them
-    word   8  chunks done
-    word   9  late: the leader waits for the last chunks longer than it should (int32)
-    word  16  address of the operation's table row; 17 counts; 18 address of the dispatch function
-    word  19  what threads without work may read ahead (0: nothing): address, 20 bytes per chunk, negative where claims
-              are run downwards, 21 chunks
-    word  24  epoch, the futex word (int32)
-    word  32  number of sleeping workers (int32)
-    word  40  stop (int32)
-    word  41  H number of workers (int32)
-    word  42  H pauses a worker spins before it sleeps (int32)
-    word  43  H scratch memory, SCRATCH per thread, 64-byte aligned
-    word  44  H bytes of scratch per thread, a multiple of 64, at least `scratch_bytes(kernels)`
-    word  45  H 0, or an int64 array of n_ops + 1 words: time stamps (cycles) at the start and after each operation
 """
 
 from __future__ import annotations
@@ -56,14 +31,10 @@ from collections.abc import Sequence
 from inferir.codegen.tvm.driver import weight_prefetch as read_ahead
 from inferir.codegen.tvm.llvm.llvm_lib import sync
 from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel, Writer
+from inferir.ir.contract import abi
 from inferir.ir.errors import CodegenError
 
-CTRL_WORDS = 64
-THREADS = 6  # word of the counts
 MOST_CLAIMED = 8  # chunks
-LATE = 9
-TICKET, DONE, ROW, COUNTS, DISPATCH, EPOCH, SLEEPERS = 0, 8, 16, 17, 18, 24, 32
-STOP, WORKERS, SPIN, SCRATCH, SCRATCH_BYTES, PROFILE = 40, 41, 42, 43, 44, 45
 # Times in cycles of the time stamp counter, 2 to 4 per nanosecond.
 LATE_CYCLES = 500_000  # beyond four times the leader's own mean chunk
 LATE_WINDOW, LATE_EVENTS = 100_000_000, 3  # so many in a row within so long are no accident
@@ -78,8 +49,8 @@ def scratch_bytes(kernels: Sequence[ChunkKernel]) -> int:
 
 
 def row_words(kernels: Sequence[ChunkKernel]) -> int:
-    """Words of a table row that fits every kernel's parameters: a multiple of 8."""
-    return -(-(1 + max(len(k.params) for k in kernels)) // 8) * 8
+    """Words of a table row that fits every kernel's parameters."""
+    return abi.row_words(max(len(k.params) for k in kernels))
 
 
 def bucket_module_source(kernels: Sequence[ChunkKernel]) -> str:
@@ -104,7 +75,7 @@ def bucket_module_source(kernels: Sequence[ChunkKernel]) -> str:
 
 
 def _counts(w: Writer) -> None:
-    w.line('COUNT = T.decl_buffer((8,), "int32", data=counts)')
+    w.line(f'COUNT = T.decl_buffer(({abi.COUNT_WORDS},), "int32", data=counts)')
     for i, name in enumerate(COUNT_NAMES):
         w.line(f"{name}: T.let[T.int32] = COUNT[{i}]")
 
@@ -126,7 +97,7 @@ def _dispatch(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
                     # After its last chunk a worker's next claim probably lies before those of the other workers, of
                     # like size; the leader has its end for itself.
                     at, way = ("first", "1") if kernel.upward else ("start", "way")
-                    passed = f"COUNT[{THREADS}] - {0 if kernel.upward else 2}"
+                    passed = f"COUNT[{abi.THREADS}] - {0 if kernel.upward else 2}"
                     others = f"T.Select(T.And(c + 1 == size, chunks < 0), chunks * ({passed}), 0)"
                     later = f"T.max(0, {at} + (c + 1) * {way} + {others})"
                     numbers = f"{at} + c * {way}, {later}, {', '.join(COUNT_NAMES)}"
@@ -144,14 +115,14 @@ def _step(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
     with w.block(f'def step({params}, counts: T.handle("int32")) -> T.int32:'):
         w.line(_EXPORT.format("inferir_step"))
         w.line('TABLE = T.decl_buffer((1,), "int64", data=table)')
-        w.line(f'CTRL = T.decl_buffer(({CTRL_WORDS},), "int64", data=ctrl)')
+        w.line(f'CTRL = T.decl_buffer(({abi.CTRL_WORDS},), "int64", data=ctrl)')
         _counts(w)
         w.line('total = T.alloc_buffer((1,), "int32")')
-        w.line(f"CTRL[{COUNTS}] = {sync('inf_addr', 'T.address_of(COUNT[0])')}")
-        w.line(f"CTRL[{DISPATCH}] = {sync('inf_dispatch_address')}")
-        scratch = sync("inf_ptr", f"CTRL[{SCRATCH}]")
-        w.line(f"workers: T.let[T.int32] = T.cast(CTRL[{WORKERS}], 'int32')")
-        w.line(f"COUNT[{THREADS}] = workers + 1")
+        w.line(f"CTRL[{abi.COUNTS}] = {sync('inf_addr', 'T.address_of(COUNT[0])')}")
+        w.line(f"CTRL[{abi.DISPATCH}] = {sync('inf_dispatch_address')}")
+        scratch = sync("inf_ptr", f"CTRL[{abi.SCRATCH}]")
+        w.line(f"workers: T.let[T.int32] = T.cast(CTRL[{abi.WORKERS}], 'int32')")
+        w.line(f"COUNT[{abi.THREADS}] = workers + 1")
         _stamp(w, "0")
         with w.block("for i in range(n_ops):"):
             w.line("total[0] = 0")
@@ -162,7 +133,7 @@ def _step(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
             with w.block("if T.Or(total[0] == 1, workers == 0):"):
                 w.line(f"T.evaluate(Mod.dispatch({row}, 0, total[0], counts, {scratch}))")
             with w.block("elif total[0] > 1:"):
-                w.line(f"CTRL[{ROW}] = {sync('inf_addr', row)}")
+                w.line(f"CTRL[{abi.ROW}] = {sync('inf_addr', row)}")
                 read_ahead.announce(w, kernels)
                 w.line(f"T.evaluate(Mod.run_op(ctrl, {row}, counts, {scratch}, total[0]))")
             _stamp(w, "i + 1")
@@ -171,8 +142,8 @@ def _step(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
 
 
 def _stamp(w: Writer, index: str) -> None:
-    with w.block(f"if CTRL[{PROFILE}] != T.int64(0):"):
-        w.line(f"T.evaluate({sync('inf_stamp', f'CTRL[{PROFILE}]', index)})")
+    with w.block(f"if CTRL[{abi.PROFILE}] != T.int64(0):"):
+        w.line(f"T.evaluate({sync('inf_stamp', f'CTRL[{abi.PROFILE}]', index)})")
 
 
 def _run_op(w: Writer) -> None:
@@ -180,16 +151,16 @@ def _run_op(w: Writer) -> None:
     w.line("@T.prim_func(private=True)")
     params = 'ctrl: T.handle("int64"), row: T.handle("int64"), counts: T.handle("int32"), scratch: T.handle("float32")'
     with w.block(f"def run_op({params}, total: T.int32) -> T.int32:"):
-        w.line(f'CTRL = T.decl_buffer(({CTRL_WORDS},), "int64", data=ctrl)')
+        w.line(f'CTRL = T.decl_buffer(({abi.CTRL_WORDS},), "int64", data=ctrl)')
         w.line('more = T.alloc_buffer((1,), "int32")')
         w.line('own = T.alloc_buffer((1,), "int64")')
         w.line("own[0] = T.int64(1)")
-        w.line(f"threads: T.let[T.int32] = T.cast(CTRL[{WORKERS}], 'int32') + 1")
-        w.line(f"T.evaluate({sync('inf_store_i32', _address(LATE), 'T.int32(0)')})")
-        w.line(f"T.evaluate({sync('inf_store_i64', _address(DONE), 'T.int64(0)')})")
+        w.line(f"threads: T.let[T.int32] = T.cast(CTRL[{abi.WORKERS}], 'int32') + 1")
+        w.line(f"T.evaluate({sync('inf_store_i32', _address(abi.LATE), 'T.int32(0)')})")
+        w.line(f"T.evaluate({sync('inf_store_i64', _address(abi.DONE), 'T.int64(0)')})")
         ticket = "T.shift_left(T.cast(total, 'int64'), T.int64(32))"
-        w.line(f"T.evaluate({sync('inf_store_i64', _address(TICKET), ticket)})")
-        with w.block(f"if {sync('inf_load_i32', _address(SLEEPERS))} > 0:"):
+        w.line(f"T.evaluate({sync('inf_store_i64', _address(abi.TICKET), ticket)})")
+        with w.block(f"if {sync('inf_load_i32', _address(abi.SLEEPERS))} > 0:"):
             _wake(w)
         w.line(f"start: T.let[T.int64] = {sync('inf_cycles')}")
         w.line("more[0] = 1")
@@ -200,15 +171,15 @@ def _run_op(w: Writer) -> None:
             with w.block("else:"):
                 w.line(f"claim: T.let[T.int32] = {_claim('end - chunk')}")
                 taken = "T.cast(claim, 'int64')"
-                with w.block(f"if {sync('inf_cas_i64', _address(TICKET), 'ticket', f'ticket + {taken}')} == 1:"):
+                with w.block(f"if {sync('inf_cas_i64', _address(abi.TICKET), 'ticket', f'ticket + {taken}')} == 1:"):
                     w.line("T.evaluate(Mod.dispatch(row, chunk, claim, counts, scratch))")
-                    w.line(f"T.evaluate({sync('inf_add_i64', _address(DONE), taken)})")
+                    w.line(f"T.evaluate({sync('inf_add_i64', _address(abi.DONE), taken)})")
                     w.line(f"own[0] = own[0] + {taken}")
         w.line("more[0] = 0")
         w.line(f"ready: T.let[T.int64] = {sync('inf_cycles')}")
         patience = f"T.truncdiv((ready - start) * T.int64(4), own[0]) + T.int64({LATE_CYCLES})"
         w.line(f"patience: T.let[T.int64] = {patience}")
-        with w.block(f"while {sync('inf_load_i64', _address(DONE))} < T.cast(total, 'int64'):"):
+        with w.block(f"while {sync('inf_load_i64', _address(abi.DONE))} < T.cast(total, 'int64'):"):
             with w.block("if more[0] < 2000:"):
                 read_ahead.ask(w, "more[0]", read_ahead.LEADER, _claim)
                 w.line("more[0] = more[0] + 1")
@@ -216,13 +187,13 @@ def _run_op(w: Writer) -> None:
             with w.block("else:"):
                 w.line(f"T.evaluate({sync('inf_yield')})")
                 with w.block(f"if {sync('inf_cycles')} - ready > patience:"):
-                    w.line(f"T.evaluate({sync('inf_store_i32', _address(LATE), 'T.int32(1)')})")
+                    w.line(f"T.evaluate({sync('inf_store_i32', _address(abi.LATE), 'T.int32(1)')})")
         w.line("return T.int32(0)")
 
 
 def _read_ticket(w: Writer) -> None:
     """Load the ticket, and from it the first chunk that is left and the end of those that are."""
-    w.line(f"ticket: T.let[T.int64] = {sync('inf_load_i64', _address(TICKET))}")
+    w.line(f"ticket: T.let[T.int64] = {sync('inf_load_i64', _address(abi.TICKET))}")
     w.line(f"chunk: T.let[T.int32] = T.cast(T.bitwise_and(ticket, {_LOW}), 'int32')")
     w.line("end: T.let[T.int32] = T.cast(T.shift_right(ticket, T.int64(32)), 'int32')")
 
@@ -233,25 +204,25 @@ def _claim(left: str) -> str:
 
 
 def _wake(w: Writer) -> None:
-    w.line(f"T.evaluate({sync('inf_add_i32', _address(EPOCH), 'T.int32(1)')})")
-    w.line(f"T.evaluate({sync('inf_futex_wake', _address(EPOCH), 'T.int32(1000000)')})")
+    w.line(f"T.evaluate({sync('inf_add_i32', _address(abi.EPOCH), 'T.int32(1)')})")
+    w.line(f"T.evaluate({sync('inf_futex_wake', _address(abi.EPOCH), 'T.int32(1000000)')})")
 
 
 def _worker(w: Writer) -> None:
     w.line("@T.prim_func")
     with w.block('def worker(ctrl: T.handle("int64"), tid: T.int32) -> T.int32:'):
         w.line(_EXPORT.format("inferir_worker"))
-        w.line(f'CTRL = T.decl_buffer(({CTRL_WORDS},), "int64", data=ctrl)')
+        w.line(f'CTRL = T.decl_buffer(({abi.CTRL_WORDS},), "int64", data=ctrl)')
         w.line('idle = T.alloc_buffer((1,), "int32")')
         w.line("idle[0] = 0")
         for name in ("naps", "since", "lates", "last"):
             w.line(f'{name} = T.alloc_buffer((1,), "int64")')
             w.line(f"{name}[0] = T.int64(0)")
-        at = f"CTRL[{SCRATCH}] + CTRL[{SCRATCH_BYTES}] * T.cast(tid, 'int64')"
+        at = f"CTRL[{abi.SCRATCH}] + CTRL[{abi.SCRATCH_BYTES}] * T.cast(tid, 'int64')"
         scratch = sync("inf_ptr", at)
-        w.line(f"spin: T.let[T.int32] = T.cast(CTRL[{SPIN}], 'int32')")
-        w.line(f"threads: T.let[T.int32] = T.cast(CTRL[{WORKERS}], 'int32') + 1")
-        with w.block(f"while {sync('inf_load_i32', _address(STOP))} == 0:"):
+        w.line(f"spin: T.let[T.int32] = T.cast(CTRL[{abi.SPIN}], 'int32')")
+        w.line(f"threads: T.let[T.int32] = T.cast(CTRL[{abi.WORKERS}], 'int32') + 1")
+        with w.block(f"while {sync('inf_load_i32', _address(abi.STOP))} == 0:"):
             _claim_and_run(w, scratch)
             with w.block("elif idle[0] < spin:"):
                 read_ahead.ask(w, "idle[0]", "tid", _claim)
@@ -260,14 +231,14 @@ def _worker(w: Writer) -> None:
             with w.block("else:"):
                 # Count this worker as sleeping before the last look at the ticket: whoever publishes looks at the count
                 # after.
-                w.line(f"T.evaluate({sync('inf_add_i32', _address(SLEEPERS), 'T.int32(1)')})")
-                w.line(f"epoch: T.let[T.int32] = {sync('inf_load_i32', _address(EPOCH))}")
-                w.line(f"again: T.let[T.int64] = {sync('inf_load_i64', _address(TICKET))}")
-                stopped = f"{sync('inf_load_i32', _address(STOP))} == 1"
+                w.line(f"T.evaluate({sync('inf_add_i32', _address(abi.SLEEPERS), 'T.int32(1)')})")
+                w.line(f"epoch: T.let[T.int32] = {sync('inf_load_i32', _address(abi.EPOCH))}")
+                w.line(f"again: T.let[T.int64] = {sync('inf_load_i64', _address(abi.TICKET))}")
+                stopped = f"{sync('inf_load_i32', _address(abi.STOP))} == 1"
                 waiting = f"T.bitwise_and(again, {_LOW}) < T.shift_right(again, T.int64(32))"
                 with w.block(f"if T.Not(T.Or({stopped}, {waiting})):"):
-                    w.line(f"T.evaluate({sync('inf_futex_wait', _address(EPOCH), 'epoch')})")
-                w.line(f"T.evaluate({sync('inf_add_i32', _address(SLEEPERS), 'T.int32(-1)')})")
+                    w.line(f"T.evaluate({sync('inf_futex_wait', _address(abi.EPOCH), 'epoch')})")
+                w.line(f"T.evaluate({sync('inf_add_i32', _address(abi.SLEEPERS), 'T.int32(-1)')})")
                 w.line("idle[0] = 0")
         w.line("return T.int32(0)")
 
@@ -280,12 +251,12 @@ def _claim_and_run(w: Writer, scratch: str) -> None:
         w.line(f"claim: T.let[T.int32] = {_claim('end - chunk')}")
         taken = "T.cast(claim, 'int64')"
         rest = f"ticket - T.shift_left({taken}, T.int64(32))"
-        with w.block(f"if {sync('inf_cas_i64', _address(TICKET), 'ticket', rest)} == 1:"):
-            row, counts = (sync("inf_ptr", sync("inf_load_i64", _address(word))) for word in (ROW, COUNTS))
-            function = sync("inf_load_i64", _address(DISPATCH))
+        with w.block(f"if {sync('inf_cas_i64', _address(abi.TICKET), 'ticket', rest)} == 1:"):
+            row, counts = (sync("inf_ptr", sync("inf_load_i64", _address(word))) for word in (abi.ROW, abi.COUNTS))
+            function = sync("inf_load_i64", _address(abi.DISPATCH))
             w.line(f"T.evaluate({sync('inf_call', function, row, 'end - claim', '0 - claim', counts, scratch)})")
-            w.line(f"late: T.let[T.int32] = {sync('inf_load_i32', _address(LATE))}")
-            w.line(f"T.evaluate({sync('inf_add_i64', _address(DONE), taken)})")
+            w.line(f"late: T.let[T.int32] = {sync('inf_load_i32', _address(abi.LATE))}")
+            w.line(f"T.evaluate({sync('inf_add_i64', _address(abi.DONE), taken)})")
             _give_way(w)
 
 
@@ -309,7 +280,7 @@ def _stop(w: Writer) -> None:
     w.line("@T.prim_func")
     with w.block('def stop(ctrl: T.handle("int64")) -> T.int32:'):
         w.line(_EXPORT.format("inferir_stop"))
-        w.line(f'CTRL = T.decl_buffer(({CTRL_WORDS},), "int64", data=ctrl)')
-        w.line(f"T.evaluate({sync('inf_store_i32', _address(STOP), 'T.int32(1)')})")
+        w.line(f'CTRL = T.decl_buffer(({abi.CTRL_WORDS},), "int64", data=ctrl)')
+        w.line(f"T.evaluate({sync('inf_store_i32', _address(abi.STOP), 'T.int32(1)')})")
         _wake(w)
         w.line("return T.int32(0)")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from inferir.codegen.tvm.llvm.llvm_lib import sync
 from inferir.codegen.tvm.source import ChunkKernel, Writer
+from inferir.ir.contract import abi
 
-AHEAD, AHEAD_BYTES, AHEAD_CHUNKS = 19, 20, 21  # words of the control block; bytes are negative for claims run downwards
 LEADER = "0"  # its thread number
 DISTANCE = 8  # operations that are looked at; a layer has one that streams among any five
 LINES_ASKED = 8  # cache lines each time that a thread finds no work
@@ -24,11 +24,11 @@ def announce(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
 
     The address is written last: threads that find it look at the rest.
     """
-    w.line(f"CTRL[{AHEAD}] = T.int64(0)")
+    w.line(f"CTRL[{abi.AHEAD}] = T.int64(0)")
     streaming = [(number, k, k.stream) for number, k in enumerate(kernels) if k.stream is not None]
     if not streaming:
         return
-    with w.block(f"for j in range({DISTANCE}):"), w.block(f"if CTRL[{AHEAD}] == T.int64(0):"):
+    with w.block(f"for j in range({DISTANCE}):"), w.block(f"if CTRL[{abi.AHEAD}] == T.int64(0):"):
         w.line("op: T.let[T.int32] = T.truncmod(i + 1 + j, n_ops) * row_words")
         for position, (number, kernel, stream) in enumerate(streaming):
             with w.block(f"{'el' if position else ''}if TABLE[op] == T.int64({number}):"):
@@ -36,9 +36,9 @@ def announce(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
                 with w.block("if upcoming > 0:"):
                     readers = f"T.cast({stream.readers}, 'int64')"
                     signed = stream.chunk_bytes if kernel.upward else -stream.chunk_bytes
-                    w.line(f"CTRL[{AHEAD_BYTES}] = T.truncdiv(T.int64({signed}), {readers})")
-                    w.line(f"CTRL[{AHEAD_CHUNKS}] = T.cast(upcoming, 'int64')")
-                    w.line(f"CTRL[{AHEAD}] = TABLE[op + {1 + stream.param}]")
+                    w.line(f"CTRL[{abi.AHEAD_BYTES}] = T.truncdiv(T.int64({signed}), {readers})")
+                    w.line(f"CTRL[{abi.AHEAD_CHUNKS}] = T.cast(upcoming, 'int64')")
+                    w.line(f"CTRL[{abi.AHEAD}] = TABLE[op + {1 + stream.param}]")
 
 
 def ask(w: Writer, look: str, tid: str, claim: Callable[[str], str]) -> None:
@@ -46,10 +46,10 @@ def ask(w: Writer, look: str, tid: str, claim: Callable[[str], str]) -> None:
 
     `claim` writes how many of the chunks that are left, a TIR expression, a thread claims.
     """
-    with w.block(f"if {_word(AHEAD)} != T.int64(0):"):
-        w.line(f"chunks: T.let[T.int32] = T.cast({_word(AHEAD_CHUNKS)}, 'int32')")
+    with w.block(f"if {_word(abi.AHEAD)} != T.int64(0):"):
+        w.line(f"chunks: T.let[T.int32] = T.cast({_word(abi.AHEAD_CHUNKS)}, 'int32')")
         w.line(f"share: T.let[T.int32] = {claim('chunks')}")
-        w.line(f"signed: T.let[T.int64] = {_word(AHEAD_BYTES)}")
+        w.line(f"signed: T.let[T.int64] = {_word(abi.AHEAD_BYTES)}")
         w.line("bytes: T.let[T.int64] = T.max(T.max(signed, T.int64(0) - signed), T.int64(1))")
         w.line(f"size: T.let[T.int64] = T.min(bytes * T.cast(share, 'int64'), T.int64({_MOST_BYTES}))")
         w.line(f"at: T.let[T.int64] = T.cast({look} * {64 * LINES_ASKED}, 'int64')")
@@ -63,7 +63,7 @@ def ask(w: Writer, look: str, tid: str, claim: Callable[[str], str]) -> None:
         with w.block("if T.And(first >= 0, at < size):"):
             w.line(f"chunk: T.let[T.int32] = {chunk}")
             start = "bytes * T.cast(chunk, 'int64') + T.truncmod(at, bytes)"
-            w.line(f"begin: T.let[T.int64] = {_word(AHEAD)} + {start}")
+            w.line(f"begin: T.let[T.int64] = {_word(abi.AHEAD)} + {start}")
             for line in range(LINES_ASKED):
                 address = sync("inf_ptr", f"begin + T.int64({64 * line})")
                 w.line(f"T.evaluate({sync('inf_prefetch_read', address)})")

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy.typing as npt
 
+from inferir.ir.contract import abi
 from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS
 from inferir.ir.contract.split_kv import Splitting, max_partials
-from inferir.ir.contract.symbols import StepCounts
+from inferir.ir.contract.symbols import COUNTED, StepCounts
 from inferir.ir.errors import ArtifactError, EngineError
 from inferir.runtime.executor.base import StepOutputs
-from inferir.runtime.executor.cpu import library_interface as abi
 from inferir.runtime.executor.cpu.step_memory import StepMemory
 from inferir.runtime.executor.cpu.step_program import StepProgram
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool
@@ -95,6 +95,9 @@ def _require(artifact: LoadedArtifact) -> None:
         raise ArtifactError(
             f"{artifact.path}: kernels speak interface {manifest.abi}, this runtime {abi.ABI_VERSION}; compile it again"
         )
+    if manifest.counts != (known := tuple(symbol.name for symbol in COUNTED)):
+        found, own = ", ".join(manifest.counts), ", ".join(known)
+        raise ArtifactError(f"{artifact.path}: kernels count {found}, this runtime {own}; compile it again")
     missing = {*INPUTS} - {i.name for i in manifest.inputs} | {*OUTPUTS} - {o.name for o in manifest.outputs}
     if missing:
         raise ArtifactError(f"{artifact.path}: the step has no {', '.join(sorted(missing))}")

@@ -7,9 +7,10 @@ import ctypes
 import numpy as np
 import numpy.typing as npt
 
+from inferir.ir.contract import abi
 from inferir.ir.contract.artifact import BucketRecord
 from inferir.ir.contract.symbols import StepCounts
-from inferir.runtime.executor.cpu import library_interface as abi
+from inferir.runtime.executor.cpu.library_interface import function
 from inferir.runtime.executor.cpu.step_memory import StepMemory
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool
 from inferir.runtime.memory import address, allocate
@@ -25,14 +26,14 @@ class StepProgram:
         self.bucket = bucket
         self._workers = workers
         longest = max((len(call.args) for call in bucket.program), default=0)
-        self._row_words = -(-(1 + longest) // 8) * 8
+        self._row_words = abi.row_words(longest)
         rows = len(bucket.program)
         self._table = allocate(rows * self._row_words * 8, "the op table").view(np.int64).reshape(rows, self._row_words)
         for row, call in zip(self._table, bucket.program, strict=True):
             row[0] = call.kernel
             row[1 : 1 + len(call.args)] = [memory.resolve(arg) for arg in call.args]
         self._counts = allocate(abi.COUNT_WORDS * 4, "the step counts").view(np.int32)
-        self._step = abi.function(library, "inferir_step")
+        self._step = function(library, "inferir_step")
         self._args = (address(self._table), rows, self._row_words, workers.control, address(self._counts))
 
     def run(self, counts: StepCounts) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from inferir.runtime.executor.cpu import library_interface as abi
+from inferir.ir.contract import abi
+from inferir.runtime.executor.cpu.library_interface import function
 from inferir.runtime.memory import address, align, allocate
 
 SPIN = 4000
@@ -36,7 +37,7 @@ class WorkerPool:
         self._control[abi.SPIN] = spin
         self._control[abi.SCRATCH] = address(self._scratch)
         self._control[abi.SCRATCH_BYTES] = per_thread
-        work = abi.function(library, "inferir_worker")
+        work = function(library, "inferir_worker")
         workers = [
             threading.Thread(target=work, args=(self.control, tid), name=f"inferir-worker-{tid}", daemon=True)
             for tid in range(1, threads)
@@ -45,7 +46,7 @@ class WorkerPool:
             worker.start()
         # Stops the workers at the latest before the interpreter goes away; it keeps alive what they still touch.
         memory = (library, self._control, self._scratch)
-        self._stop = weakref.finalize(self, _stop, abi.function(library, "inferir_stop"), workers, memory)
+        self._stop = weakref.finalize(self, _stop, function(library, "inferir_stop"), workers, memory)
 
     @property
     def control(self) -> int:

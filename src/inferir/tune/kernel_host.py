@@ -15,10 +15,11 @@ import numpy as np
 
 from inferir.codegen.tvm.tuning.candidates import Race
 from inferir.codegen.tvm.tuning.tiles import Product
+from inferir.ir.contract import abi
 from inferir.ir.errors import InferirError
 from inferir.ir.graph.graph import Graph
 from inferir.ir.system.held_folder import scratch_folder
-from inferir.runtime.executor.cpu import library_interface as abi
+from inferir.runtime.executor.cpu.library_interface import function
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool
 from inferir.runtime.free_memory import available_bytes
 from inferir.runtime.memory import Bytes, address, align, allocate
@@ -51,7 +52,7 @@ class KernelHost:
         self._words = race.row_words
         self._rows = row_counts(race.product)
         self._pool = WorkerPool(self._library, threads=threads, scratch_bytes=race.scratch_bytes)
-        self._step = abi.function(self._library, "inferir_step")
+        self._step = function(self._library, "inferir_step")
         self._counts = allocate(abi.COUNT_WORDS * 4, "counts").view(np.int32)
         self._tables = _tables(race, weights, self._rows[-1])
         self._copies = len(self._tables.arrays[0]) // self._words

@@ -14,6 +14,7 @@ from inferir.codegen.tvm.build.build_module import build_module
 from inferir.codegen.tvm.driver import step_driver as pool
 from inferir.codegen.tvm.kernels.rowwise import rowwise_kernel
 from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel
+from inferir.ir.contract import abi
 from inferir.ir.contract.target import TARGETS, Target, host_features, missing_features
 from inferir.ir.graph.interpreter import run_body
 
@@ -75,9 +76,9 @@ class StepRunner:
         self._words = pool.row_words(kernels)
         size = pool.scratch_bytes(kernels)
         self._scratch = _aligned(np.zeros(size * (workers + 1), np.uint8))
-        self.ctrl = _aligned(np.zeros(pool.CTRL_WORDS, np.int64))
-        self._counts = _aligned(np.zeros(8, np.int32))
-        self.ctrl[[pool.WORKERS, pool.SPIN, pool.SCRATCH, pool.SCRATCH_BYTES]] = (
+        self.ctrl = _aligned(np.zeros(abi.CTRL_WORDS, np.int64))
+        self._counts = _aligned(np.zeros(abi.COUNT_WORDS, np.int32))
+        self.ctrl[[abi.WORKERS, abi.SPIN, abi.SCRATCH, abi.SCRATCH_BYTES]] = (
             workers,
             spin,
             self._scratch.ctypes.data,
@@ -107,9 +108,9 @@ class StepRunner:
 
     def shared_chunks(self, table: np.ndarray, **counts: int) -> int:
         """Run a step of one operation and return the number of chunks that the driver had. There must be workers."""
-        self.ctrl[pool.DONE] = 0
+        self.ctrl[abi.DONE] = 0
         self.step(table, **counts)
-        return max(1, int(self.ctrl[pool.DONE]))  # a single chunk makes no ticket
+        return max(1, int(self.ctrl[abi.DONE]))  # a single chunk makes no ticket
 
     def run_chunk(self, table: np.ndarray, chunk: int) -> None:
         """Run one chunk of the first operation alone, with the counts of the last step."""

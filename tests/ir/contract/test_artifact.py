@@ -144,8 +144,8 @@ def test_missing_and_foreign_manifest(tmp_path: Path) -> None:
 
 
 def test_other_format_version(tmp_path: Path) -> None:
-    write_manifest(tmp_path, msgspec.structs.replace(make(tmp_path), format=2))
-    with pytest.raises(ArtifactError, match="format 2, this version of Inferir reads format 1"):
+    write_manifest(tmp_path, msgspec.structs.replace(make(tmp_path), format=3))
+    with pytest.raises(ArtifactError, match="format 3, this version of Inferir reads format 2"):
         read_manifest(tmp_path)
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from inferir.codegen.tvm.build.build_module import build_module
 from inferir.codegen.tvm.driver import step_driver as pool
-from inferir.codegen.tvm.driver import weight_prefetch as read_ahead
 from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Stream, Writer, entry_head
+from inferir.ir.contract import abi
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
 
@@ -115,7 +115,7 @@ def test_it_is_announced_what_threads_without_work_may_read_ahead(
     streams = dataclasses.replace(_add("streams", "n_t * 2", 1), stream=Stream(1, 64))
     plain = _add("plain", "n_t", 1)
     x, y, z = (aligned(np.zeros(40, np.int32)) for _ in range(3))
-    words = [read_ahead.AHEAD, read_ahead.AHEAD_BYTES, read_ahead.AHEAD_CHUNKS]
+    words = [abi.AHEAD, abi.AHEAD_BYTES, abi.AHEAD_CHUNKS]
     absent = dataclasses.replace(_add("absent", "n_r * 2", 1), stream=Stream(1, 64))
     shared = Stream(1, 64, "n_s")  # 4 chunks in a row read the same
     panels = dataclasses.replace(_add("panels", "n_t", 1), stream=shared, upward=True)
@@ -130,12 +130,12 @@ def test_it_is_announced_what_threads_without_work_may_read_ahead(
     step.step(step.table([(0, (x, z)), (3, (x, y))]), n_t=20, n_s=4)
     assert step.ctrl[words].tolist() == [y.ctypes.data, 16, 20]
     step.step(step.table([(0, (x, z))]), n_t=20)
-    assert step.ctrl[read_ahead.AHEAD] == 0
+    assert step.ctrl[abi.AHEAD] == 0
     # Nothing is left of an earlier bucket where no kernel streams.
     step = runner([plain], host, 1)
-    step.ctrl[read_ahead.AHEAD] = y.ctypes.data
+    step.ctrl[abi.AHEAD] = y.ctypes.data
     step.step(step.table([(0, (x, z))]), n_t=20)
-    assert step.ctrl[read_ahead.AHEAD] == 0
+    assert step.ctrl[abi.AHEAD] == 0
 
 
 def test_workers_serve_the_modules_of_several_buckets(
@@ -172,7 +172,7 @@ def test_a_worker_that_is_late_is_noticed_and_loses_nothing(
     for _ in range(200):
         y[:] = 0
         run.step(table, n_t=2)
-        late |= bool(run.ctrl[pool.LATE])
+        late |= bool(run.ctrl[abi.LATE])
         run.step(after, n_t=2)
         assert y[:2].tolist() == [1, 2]
         assert z[:2].tolist() == [4, 5]
@@ -184,7 +184,7 @@ def test_a_worker_that_is_late_is_noticed_and_loses_nothing(
 def test_time_stamps(host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray]) -> None:
     run = runner([_add("add1", "n_t", 1)], host)
     x, y, stamps = (aligned(np.zeros(64, np.int64)) for _ in range(3))
-    run.ctrl[pool.PROFILE] = stamps.ctypes.data
+    run.ctrl[abi.PROFILE] = stamps.ctypes.data
     run.step(run.table([(0, (x, y))] * 3), n_t=2)
     assert (np.diff(stamps[:4]) > 0).all()
     assert (stamps[4:] == 0).all()
