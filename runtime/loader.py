@@ -1,6 +1,6 @@
 """Load an artifact: check everything, map the weights, open the kernel libraries.
 
-Nothing of an artifact is used before its size and sha256 have been compared with the manifest. A failure is one line
+Nothing of an artifact is used before its size and checksum have been compared with the manifest. A failure is one line
 that names the file or the missing processor feature.
 """
 
@@ -53,7 +53,7 @@ def load_artifact(path: str | os.PathLike[str]) -> LoadedArtifact:
     for name in sorted({t.file for t in manifest.weights.values()}):
         with contextlib.suppress(OSError):  # of what is missing the comparison tells
             files[name] = map_file(root / name)  # before it is read otherwise, and cached in small pages
-    verify_files(root, manifest)
+    verify_files(root, manifest, mapped={name: content.data for name, content in files.items()})
     libraries = {name: _open(root / name) for name in sorted({b.library for b in manifest.buckets})}
     return LoadedArtifact(root, manifest, files, libraries)
 

@@ -1,13 +1,14 @@
 """The persistent compile cache: generated files by the content of what they were generated from.
 
-    ROOT/v1/entries/KIND/DIGEST/index.json   the key's components, size and checksum of every file
-    ROOT/v1/entries/KIND/DIGEST/...          the files
-    ROOT/v1/incoming/                        entries being written; empty when nobody writes
+    ROOT/v2/entries/KIND/DIGEST/index.json   the key's components, size and checksum of every file
+    ROOT/v2/entries/KIND/DIGEST/...          the files
+    ROOT/v2/incoming/                        entries being written; empty when nobody writes
 
 An entry is found by the digest of its `CacheKey` alone, so the folder can be copied or moved anywhere. Files are read
-whole and checked on every `get`; what is returned are the checked bytes, never a path that may change later. A damaged
-file costs a warning that names it and a rebuild. What another user could have written, and what is a link, is not used:
-a warning names it, and it counts as a miss. Any number of processes may use one folder at the same time.
+whole and checked on every `get`; what is returned are the checked bytes, never a path that may change later. Packed
+weights are files that artifacts and cache share (`keep_file`, `take_file`), checked before they are handed out. A
+damaged file costs a warning that names it and a rebuild. What another user could have written, and what is a link, is
+not used: a warning names it, and it counts as a miss. Any number of processes may use one folder at the same time.
 """
 
 import logging
@@ -64,7 +65,10 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class EntryInfo:
-    """One stored entry; `nbytes` counts its files, `used` is the time of its last use in seconds since the epoch."""
+    """One stored entry; `nbytes` counts its files, `used` is the time of its last use in seconds since the epoch.
+
+    shared: bytes of them that artifacts hold too, so that removing the entry frees none of these.
+    """
 
     kind: str
     digest: str
@@ -72,6 +76,7 @@ class EntryInfo:
     used: float
     components: Mapping[str, JSON]
     files: tuple[str, ...]
+    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,43 @@ class CompileCache:
         except OSError as error:
             raise self._unwritable(error) from error
 
+    def take_file(self, kind: str, key: CacheKey, name: str, destination: Path) -> bool:
+        """Put the file `name` stored under `key` at `destination`, where nothing is: a hard link where the file system
+        has them, else a copy. False if it is not stored. Raises OSError if `destination` cannot be written.
+        """
+        _check_kind(kind)
+        self._remove_stale_once()
+        found = False
+        if self._store is not None:
+            try:
+                found = self._store.take_file(kind, key.digest, name, destination)
+            except RefusedError as error:
+                self._refuse(error)
+            except DamagedEntryError as error:
+                self._drop(self._store, kind, key.digest, error)
+            if found:
+                self._touch(self._store, kind, key.digest)
+        with self._lock:
+            self.hits += found
+            self.misses += not found
+        return found
+
+    def keep_file(self, kind: str, key: CacheKey, name: str, source: Path) -> None:
+        """Store the finished file `source` under `key` and `name`, sharing its bytes (see `NewFolder.adopt`).
+
+        A large file that cannot be shared is not stored, nor is anything in memory or in a read-only cache.
+        Raises CacheError.
+        """
+        _check_kind(kind)
+        if self._store is None or self.readonly:
+            return
+        try:
+            self._store.adopt(kind, key.digest, key.summary, name, source)
+        except RefusedError as error:
+            self._refuse(error)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
     def require_writable(self) -> None:
         """Raise CacheError now if `put` could not work, so that nobody compiles first and fails afterwards.
 
@@ -178,12 +220,12 @@ class CompileCache:
 
         Raises CacheError if the whole cache is refused.
         """
-        stored = [(index, 0.0) for index, _ in list(self._memory.values())]
+        stored = [(index, 0.0, 0) for index, _ in list(self._memory.values())]
         if self._store is not None:
             with self._refused_as_error():
                 names = self._store.entries(self._refuse)
             stored += filter(None, (self._stored_index(self._store, name) for name in names))
-        found = [EntryInfo(i.kind, i.digest, i.nbytes, used, i.components, tuple(i.files)) for i, used in stored]
+        found = [EntryInfo(i.kind, i.digest, i.nbytes, used, i.components, (*i.files,), own) for i, used, own in stored]
         return sorted(found, key=lambda info: (info.kind, -info.used, info.digest))
 
     def find(self, prefix: str) -> EntryInfo:
@@ -219,7 +261,7 @@ class CompileCache:
         for kind, digest in entries:
             place = self._store.place(kind, digest)
             try:
-                self._store.read(kind, digest)
+                self._store.check(kind, digest)
             except DamagedEntryError as error:
                 self._drop(self._store, kind, digest, error)
                 found.append(Damage(error.file, error.reason))
@@ -232,19 +274,22 @@ class CompileCache:
     def prune(self, max_bytes: int | None = None, max_age: float | None = None) -> list[EntryInfo]:
         """Remove entries unused for more than `max_age` seconds, then the least recently used until `max_bytes` hold.
 
+        What artifacts hold too counts for nothing: removing it frees nothing.
+
         Returns what was removed. Raises CacheError if the folder is read-only.
         """
         self._refuse_readonly()
         self._remove_stale_once()
         oldest_first = sorted(self.ls(), key=lambda info: (info.used, info.digest))
-        total, now = sum(info.nbytes for info in oldest_first), time.time()
+        total, now = sum(info.nbytes - info.shared for info in oldest_first), time.time()
         removed: list[EntryInfo] = []
         kept: list[EntryInfo] = []
         for info in oldest_first:
             too_old = max_age is not None and now - info.used > max_age
-            if too_old or (max_bytes is not None and total > max_bytes):
+            own = info.nbytes - info.shared
+            if too_old or (max_bytes is not None and total > max_bytes and own):
                 removed.append(info)
-                total -= info.nbytes
+                total -= own
         for info in removed:
             if self._store is None:
                 del self._memory[info.kind, info.digest]
@@ -278,8 +323,8 @@ class CompileCache:
                 self._known[name] = stored[0]
             yield self._known[name]
 
-    def _stored_index(self, store: Store, name: tuple[str, str]) -> tuple[Index, float] | None:
-        """An intact index that fits its place, and when its entry was used."""
+    def _stored_index(self, store: Store, name: tuple[str, str]) -> tuple[Index, float, int] | None:
+        """An intact index that fits its place, when its entry was used, and its shared bytes."""
         try:
             stored = store.index(*name)
         except RefusedError as error:
@@ -303,10 +348,13 @@ class CompileCache:
             return None, f"{place}: cannot be read: {error.strerror}"
         if found is None:
             return None, ""
+        self._touch(self._store, kind, digest)
+        return Entry(kind, digest, found), ""
+
+    def _touch(self, store: Store, kind: str, digest: str) -> None:
         if not self.readonly:
             with suppress(OSError, RefusedError):
-                self._store.touch(kind, digest)
-        return Entry(kind, digest, found), ""
+                store.touch(kind, digest)
 
     def _publish(self, store: Store, index: Index, entry: Entry) -> Entry:
         while not store.write(index, entry.files):

@@ -11,19 +11,30 @@ removed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from errno import EEXIST, ENOTDIR, ENOTEMPTY
+from errno import EEXIST, EMLINK, ENOSYS, ENOTDIR, ENOTEMPTY, EOPNOTSUPP, EPERM, EXDEV
 from pathlib import Path
+from shutil import copyfileobj
+from typing import BinaryIO, TypeVar
 
 from inferir.codegen.cache.entry_index import INDEX_NAME, FileRecord, Index
-from inferir.codegen.cache.trust import Folder, check_regular, open_folder, read_file
+from inferir.codegen.cache.trust import Folder, check_regular, open_file, open_folder, read_file
+from inferir.ir.system.checksum import file_checksum
 from inferir.ir.system.held_folder import HeldFolder, make_held, remove_abandoned
 
 _TRIES = 20
 _PREFIX = "entry"
 _NEW, _OLD = "new", "old"
+T = TypeVar("T")
+
+COPIED = 1 << 30
+"""Bytes up to which a file that cannot be shared is kept as a copy."""
+_PIECE = 8 << 20  # copied at once: a multiple of huge pages, so that the page cache may hold them in such
+_NO_LINK = frozenset({EXDEV, EPERM, EMLINK, ENOSYS, EOPNOTSUPP})
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -53,6 +64,30 @@ class NewFolder:
         except OSError as error:
             raise OSError(error.errno, error.strerror, name) from error
 
+    def adopt(self, name: str, source: Path) -> FileRecord | None:
+        """Hold the file `source` under `name` without a second copy of its bytes where the file system has hard links.
+
+        Others lose the right to write to it. Where links are not possible, a file of up to `COPIED` bytes is copied;
+        None for a larger one. Raises OSError.
+        """
+        descriptor = self.folder.descriptor
+        try:
+            os.link(source, name, dst_dir_fd=descriptor, follow_symlinks=False)
+            with open(os.open(name, _READ, dir_fd=descriptor), "rb", buffering=0) as file:
+                os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & ~(stat.S_IWGRP | stat.S_IWOTH) & 0o777)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            if source.stat().st_size > COPIED:
+                return None
+            with open(source, "rb") as old, open(os.open(name, _CREATE, 0o644, dir_fd=descriptor), "xb") as new:
+                copyfileobj(old, new, _PIECE)
+                new.flush()
+                os.fsync(new.fileno())
+        with open(os.open(name, _READ, dir_fd=descriptor), "rb", buffering=0) as file:
+            digest, size = file_checksum(file.fileno())
+        return FileRecord(size, digest)
+
     def publish(self, kind: Folder, digest: str) -> bool:
         """Move the folder to the place `digest` in the folder `kind`; False if something is there already."""
         os.fsync(self.folder.descriptor)
@@ -78,17 +113,55 @@ def new_folder(incoming: Folder) -> Iterator[NewFolder]:
         held.remove()
 
 
-def read_entry(kind: Folder, digest: str) -> tuple[Index, dict[str, bytes]] | None:
-    """The index and the verified files of the entry `digest` in the folder `kind`, or None if there is no entry.
+def read_entry(kind: Folder, digest: str) -> dict[str, bytes] | None:
+    """The verified files of the entry `digest` in the folder `kind`, or None if there is no entry.
 
     Raises DamagedEntryError naming the file that is missing or changed, RefusedError for what is not used, and OSError
     if the entry cannot be read at all.
     """
+    return _with_entry(kind, digest, lambda place, index: {name: _content(place, index, name) for name in index.files})
+
+
+def check_entry(kind: Folder, digest: str) -> None:
+    """Compare every file of an entry with its checksum, in pieces. Raises as `read_entry`."""
+
+    def check(place: Folder, index: Index) -> None:
+        for name in index.files:
+            with _checked(place, index, name):
+                pass
+
+    _with_entry(kind, digest, check)
+
+
+def take_file(kind: Folder, digest: str, name: str, destination: Path) -> bool:
+    """Put the verified file `name` of an entry at `destination`, where nothing is yet, as a hard link if possible.
+
+    False if there is no entry. Raises as `read_entry`.
+    """
+
+    def take(place: Folder, index: Index) -> bool:
+        with _checked(place, index, name) as file:
+            try:
+                os.link(name, destination, src_dir_fd=place.descriptor, follow_symlinks=False)
+            except OSError as error:
+                if error.errno not in _NO_LINK:
+                    raise
+                file.seek(0)
+                with open(destination, "xb", buffering=0) as new:
+                    copyfileobj(file, new, _PIECE)
+                    os.fsync(new.fileno())
+            return True
+
+    return bool(_with_entry(kind, digest, take))
+
+
+def _with_entry(kind: Folder, digest: str, use: Callable[[Folder, Index], T]) -> T | None:
+    """What `use` makes of an entry and its index, or None if there is no entry."""
     for _ in range(_TRIES):
         try:
             with open_folder(kind, digest) as place:
                 try:
-                    return _read_open_entry(kind.path.name, place)
+                    return use(place, _read_open_index(kind.path.name, place))
                 except DamagedEntryError:
                     if _is_at(kind, digest, place):
                         raise
@@ -98,15 +171,18 @@ def read_entry(kind: Folder, digest: str) -> tuple[Index, dict[str, bytes]] | No
     return None
 
 
-def read_index(kind: Folder, digest: str) -> tuple[Index, float] | None:
-    """The index of an entry and the time of its last use, without looking at its files; None if it cannot be had.
+def read_index(kind: Folder, digest: str) -> tuple[Index, float, int] | None:
+    """The index of an entry, the time of its last use, and how many of its bytes artifacts hold too, without looking
+    into its files; None if it cannot be had.
 
     Raises RefusedError for what is not used.
     """
     try:
         with open_folder(kind, digest) as place:
             index = Index.decode(read_file(place, INDEX_NAME))
-            return index, os.stat(INDEX_NAME, dir_fd=place.descriptor, follow_symlinks=False).st_mtime
+            used = os.stat(INDEX_NAME, dir_fd=place.descriptor, follow_symlinks=False).st_mtime
+            found = [os.stat(name, dir_fd=place.descriptor, follow_symlinks=False) for name in index.files]
+            return index, used, sum(file.st_size for file in found if file.st_nlink > 1)
     except (OSError, ValueError):
         return None
 
@@ -156,22 +232,43 @@ def _remove_in_place(kind: Folder, digest: str) -> None:
         return
 
 
-def _read_open_entry(kind: str, place: Folder) -> tuple[Index, dict[str, bytes]]:
+def _read_open_index(kind: str, place: Folder) -> Index:
     try:
         index = Index.decode(_read_at(place, INDEX_NAME))
     except ValueError as error:
         raise DamagedEntryError(place.path / INDEX_NAME, str(error)) from error
     if (index.kind, index.digest) != (kind, place.path.name):
         raise DamagedEntryError(place.path / INDEX_NAME, f"describes the {index.kind} entry {index.digest}")
-    files = {}
-    for name, record in index.files.items():
-        content = _read_at(place, name)
-        if len(content) != record.nbytes:
-            raise DamagedEntryError(place.path / name, f"has {len(content)} bytes instead of {record.nbytes}")
-        if FileRecord.of(content) != record:
-            raise DamagedEntryError(place.path / name, "checksum mismatch")
-        files[name] = content
-    return index, files
+    return index
+
+
+def _content(place: Folder, index: Index, name: str) -> bytes:
+    """The verified content of a file."""
+    content = _read_at(place, name)
+    _compare(place, index, name, FileRecord.of(content))
+    return content
+
+
+@contextmanager
+def _checked(place: Folder, index: Index, name: str) -> Iterator[BinaryIO]:
+    """A file, open for reading, whose content has been verified in pieces."""
+    if name not in index.files:
+        raise DamagedEntryError(place.path / name, "missing")
+    try:
+        with open_file(place, name) as file:
+            digest, size = file_checksum(file.fileno())
+            _compare(place, index, name, FileRecord(size, digest))
+            yield file
+    except FileNotFoundError:
+        raise DamagedEntryError(place.path / name, "missing") from None
+
+
+def _compare(place: Folder, index: Index, name: str, found: FileRecord) -> None:
+    record = index.files[name]
+    if found.nbytes != record.nbytes:
+        raise DamagedEntryError(place.path / name, f"has {found.nbytes} bytes instead of {record.nbytes}")
+    if found != record:
+        raise DamagedEntryError(place.path / name, "checksum mismatch")
 
 
 def _read_at(place: Folder, name: str) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from inferir.codegen.cache.cache_key import canonical_json
+from inferir.ir.system.checksum import checksum
 
 INDEX_NAME = "index.json"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
@@ -25,14 +26,14 @@ def is_file_name(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """Size in bytes and SHA-256 (hexadecimal) of one file."""
+    """Size in bytes and BLAKE3 (hexadecimal) of one file."""
 
     nbytes: int
-    sha256: str
+    blake3: str
 
     @staticmethod
     def of(content: bytes) -> "FileRecord":
-        return FileRecord(len(content), hashlib.sha256(content).hexdigest())
+        return FileRecord(len(content), checksum(content))
 
 
 @dataclass(frozen=True, slots=True)

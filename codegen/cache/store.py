@@ -1,7 +1,7 @@
 """The entries of a compile cache on disk, found from its root by descriptors.
 
 Every call walks down from the root again, so a root that is removed, moved or given to somebody else meanwhile is
-noticed. RefusedError tells of what is not used at all (`cache_trust.py`).
+noticed. RefusedError tells of what is not used at all (`trust.py`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from inferir.codegen.cache import entry_files as files
+from inferir.codegen.cache.cache_key import JSON
 from inferir.codegen.cache.entry_index import INDEX_NAME, Index
 from inferir.codegen.cache.trust import Folder, RefusedError, open_folder, open_root
 
 KIND = re.compile(r"[a-z][a-z0-9-]*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_VERSION, _ENTRIES, _INCOMING = "v1", "entries", "incoming"
+_VERSION, _ENTRIES, _INCOMING = "v2", "entries", "incoming"
 
 Refuse = Callable[[RefusedError], None]
 """Is told of what a listing leaves out."""
@@ -37,13 +38,25 @@ class Store:
         return self.root / _VERSION / _ENTRIES / kind / digest
 
     def read(self, kind: str, digest: str) -> Mapping[str, bytes] | None:
-        """The verified files of an entry, or None if there is none. Raises as `cache_files.read_entry`."""
+        """The verified files of an entry, or None if there is none. Raises as `entry_files.read_entry`."""
         try:
             with self._kind(kind) as folder:
-                found = files.read_entry(folder, digest)
-                return None if found is None else found[1]
+                return files.read_entry(folder, digest)
         except FileNotFoundError:
             return None
+
+    def check(self, kind: str, digest: str) -> None:
+        """Verify the files of an entry, if there is one. Raises as `entry_files.read_entry`."""
+        with suppress(FileNotFoundError), self._kind(kind) as folder:
+            files.check_entry(folder, digest)
+
+    def take_file(self, kind: str, digest: str, name: str, destination: Path) -> bool:
+        """See `entry_files.take_file`."""
+        try:
+            with self._kind(kind) as folder:
+                return files.take_file(folder, digest, name, destination)
+        except FileNotFoundError:
+            return False
 
     def touch(self, kind: str, digest: str) -> None:
         """Note that an entry was used now. Raises OSError and RefusedError."""
@@ -59,13 +72,26 @@ class Store:
             with self._kind(index.kind, create=True) as kind:
                 return folder.publish(kind, index.digest)
 
+    def adopt(self, kind: str, digest: str, components: Mapping[str, JSON], name: str, source: Path) -> bool:
+        """Store an entry of one file that shares the bytes of `source`; False if nothing is stored.
+
+        Raises OSError, with nothing left, and RefusedError.
+        """
+        with self._open(_INCOMING, create=True) as incoming, files.new_folder(incoming) as folder:
+            record = folder.adopt(name, source)
+            if record is None:
+                return False
+            folder.write(INDEX_NAME, Index(kind, digest, components, {name: record}).encode())
+            with self._kind(kind, create=True) as place:
+                return folder.publish(place, digest)
+
     def probe(self) -> None:
         """Write something and remove it. Raises OSError and RefusedError."""
         with self._open(_INCOMING, create=True) as incoming, files.new_folder(incoming) as folder:
             folder.write("probe", b"\0")
 
     def discard(self, kind: str, digest: str) -> None:
-        """Remove an entry. Raises as `cache_files.discard`."""
+        """Remove an entry. Raises as `entry_files.discard`."""
         with suppress(FileNotFoundError), self._kind(kind) as folder, self._open(_INCOMING, create=True) as incoming:
             files.discard(folder, digest, incoming)
 
@@ -74,8 +100,9 @@ class Store:
         with suppress(OSError), self._open(_INCOMING) as incoming:
             files.remove_stale(incoming)
 
-    def index(self, kind: str, digest: str) -> tuple[Index, float] | None:
-        """An entry's index and the time of its last use; None if it cannot be had. Raises RefusedError."""
+    def index(self, kind: str, digest: str) -> tuple[Index, float, int] | None:
+        """An entry's index, the time of its last use and its shared bytes; None if it cannot be had. Raises
+        RefusedError."""
         try:
             with self._kind(kind) as folder:
                 return files.read_index(folder, digest)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import ELOOP, ENOTDIR
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _GROUP_WRITABLE, _WRITABLE = stat.S_IWGRP, stat.S_IWGRP | stat.S_IWOTH
@@ -96,13 +96,20 @@ def read_file(folder: Folder, name: str) -> bytes:
 
     It is looked at before it is opened, for opening a device may do something, and a FIFO would wait.
     """
+    with open_file(folder, name) as file:
+        return file.read()
+
+
+@contextmanager
+def open_file(folder: Folder, name: str) -> Iterator[BinaryIO]:
+    """The regular file `name`, open for reading. Raises as `read_file`."""
     path = folder.path / name
     check_regular(folder, name)
     with open(os.open(name, _OPEN | os.O_NONBLOCK, dir_fd=folder.descriptor), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise RefusedError(path, "is not a file")
         check_trust(file.fileno(), path)
-        return file.read()
+        yield file
 
 
 def check_regular(folder: Folder, name: str) -> None:

@@ -9,6 +9,7 @@ independent: the same kernels serve every checkpoint of an architecture.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import struct
@@ -21,7 +22,7 @@ from typing import Any
 
 from inferir import ir as ir_package
 from inferir.codegen.cache.cache_key import CacheKey, source_hash
-from inferir.codegen.cache.compile_cache import CompileCache, Entry
+from inferir.codegen.cache.compile_cache import CompileCache
 from inferir.codegen.cache.plugin_key import keyed
 from inferir.ir.contract.manifest import ALIGNMENT, TensorRecord
 from inferir.ir.errors import ArtifactError
@@ -34,7 +35,11 @@ from inferir.ir.system.atomic_file import new_file, write_all
 LoadTensor = Callable[[str], Any]
 Progress = Callable[[int, int], None]
 
-KIND = "weight"
+KIND = "weights"
+STORED = "tensors.safetensors"
+MODEL, TABLES = "model.safetensors", "tables.safetensors"
+CONSTANT = "const."
+"""How the names of values start that the trace took from the model's configuration."""
 
 PIECE = 8 << 20
 """Bytes written at once, a multiple of the huge page of every supported system (2 MiB)."""
@@ -98,21 +103,39 @@ class _Pieces:
 
 @dataclass(frozen=True)
 class WeightCache:
-    """Finished tensors in the compile cache, one entry each, by recipe and content of the checkpoint."""
+    """Finished files in the compile cache, by their recipes and the content of the checkpoint."""
 
     cache: CompileCache
     checkpoint: str
     dtype: DType
 
-    def key(self, name: str, recipe: Graph | None) -> CacheKey:
-        text = f"checkpoint {name}" if recipe is None else structural_text(recipe)
+    def key(self, types: Mapping[str, TensorType], recipes: Mapping[str, Graph]) -> CacheKey:
+        """The key of a file with the tensors of `types`, in their order."""
+        made = (f"{name} {type_} {_recipe_text(name, recipes.get(name))}" for name, type_ in types.items())
         return keyed(
             checkpoint=self.checkpoint,
             dtype=self.dtype.value,
-            recipe=text,
+            tensors=len(types),
+            recipes=hashlib.sha256("\n".join(made).encode()).hexdigest(),
             interpreter=_interpreter_hash(),
             torch=importlib.metadata.version("torch"),
         )
+
+
+def _recipe_text(name: str, recipe: Graph | None) -> str:
+    return f"checkpoint {name}" if recipe is None else structural_text(recipe)
+
+
+def weight_files(types: Mapping[str, TensorType], recipes: Mapping[str, Graph]) -> dict[str, dict[str, TensorType]]:
+    """The tensors of each file: tables that follow from the configuration and options have one of their own, so that
+    other options leave the file of the checkpoint's tensors as it is.
+    """
+    files: dict[str, dict[str, TensorType]] = {MODEL: {}, TABLES: {}}
+    for name, type_ in types.items():
+        sources = recipes[name].weights() if name in recipes else (name,)
+        table = all(source.startswith(CONSTANT) for source in sources)
+        files[TABLES if table else MODEL][name] = type_
+    return {file: tensors for file, tensors in files.items() if tensors}
 
 
 @cache_function
@@ -154,30 +177,30 @@ def write_weights(
 ) -> None:
     """Write every tensor of `types` to the safetensors file `path`: by its recipe, else from the checkpoint as it is.
 
-    `store` keeps finished tensors; `load` is called only for those it lacks. The file appears whole or not at all.
-    Raises `ArtifactError` naming file and reason (disk full, say), leaving nothing.
+    `store` may have the file already, and shares its bytes then; else `load` is called. The file appears whole or not
+    at all. Raises `ArtifactError` naming file and reason (disk full, say), leaving nothing.
     """
-    head, make = _head(types), TensorMaker(load)
+    key = store.key(types, recipes)
     try:
+        if store.cache.take_file(KIND, key, STORED, path):
+            return
+        head, make = _head(types), TensorMaker(load)
         with new_file(path) as file:
             pieces = _Pieces(file)
             pieces.add(head)
             for done, (name, type_) in enumerate(types.items()):
-                pieces.add(_content(name, type_, recipes.get(name), make, store))
+                pieces.add(_content(name, type_, recipes.get(name), make))
                 pieces.add(bytes(-type_.nbytes({}) % ALIGNMENT))
                 if progress is not None:
                     progress(done + 1, len(types))
             pieces.flush()
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from None
+    store.cache.keep_file(KIND, key, STORED, path)
 
 
-def _content(name: str, type_: TensorType, recipe: Graph | None, make: TensorMaker, store: WeightCache) -> bytes:
-    """The bytes of one tensor, from the store or computed now."""
-    key = store.key(name, recipe)
-    found = store.cache.get(KIND, key)
-    if isinstance(found, Entry):
-        return found.files["tensor"]
+def _content(name: str, type_: TensorType, recipe: Graph | None, make: TensorMaker) -> bytes:
+    """The bytes of one tensor."""
     import torch
 
     with torch.no_grad():
@@ -185,8 +208,6 @@ def _content(name: str, type_: TensorType, recipe: Graph | None, make: TensorMak
     if tuple(tensor.shape) != type_.concrete({}) or tensor.dtype != torch_dtype(type_.dtype):
         raise ArtifactError(f"weight {name!r} is {tensor.dtype}{list(tensor.shape)}, expected {type_}")
     content: bytes = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-    if store.cache.root is not None and not store.cache.readonly:
-        store.cache.put(KIND, key, {"tensor": content})
     return content
 
 

@@ -7,8 +7,8 @@
     ART/ir/                     the graphs after each phase, for people
 
 An artifact is relocatable and read-only: paths are relative to the folder, every file but the manifest has its size
-and sha256 in `files`, and the manifest carries a digest over its own bytes. Every failure is an `ArtifactError` of one
-line that names the file.
+and checksum (BLAKE3) in `files`, and the manifest carries a digest over its own bytes. Every failure is an
+`ArtifactError` of one line that names the file.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -45,6 +45,7 @@ from inferir.ir.contract.manifest import (
 )
 from inferir.ir.errors import ArtifactError
 from inferir.ir.system.atomic_file import replace_file
+from inferir.ir.system.checksum import checksum, file_checksum
 
 __all__ = [
     "ALIGNMENT",
@@ -126,10 +127,9 @@ def write_manifest(art_dir: str | os.PathLike[str], manifest: Manifest) -> Manif
 
 
 def file_record(path: str | os.PathLike[str]) -> FileRecord:
-    """Size and sha256 of one file. Raises OSError."""
-    with open(path, "rb") as f:
-        digest = hashlib.file_digest(f, "sha256").hexdigest()
-        return FileRecord(sha256=digest, bytes=f.tell())
+    """Size and checksum of one file. Raises OSError."""
+    digest, size = file_checksum(Path(path))
+    return FileRecord(blake3=digest, bytes=size)
 
 
 def file_records(art_dir: str | os.PathLike[str]) -> dict[str, FileRecord]:
@@ -140,11 +140,16 @@ def file_records(art_dir: str | os.PathLike[str]) -> dict[str, FileRecord]:
 
 
 def verify_files(
-    art_dir: str | os.PathLike[str], manifest: Manifest | None = None, *, names: Iterable[str] | None = None
+    art_dir: str | os.PathLike[str],
+    manifest: Manifest | None = None,
+    *,
+    names: Iterable[str] | None = None,
+    mapped: Mapping[str, memoryview] = MappingProxyType({}),
 ) -> Manifest:
-    """Compare every file (or only `names`) with its record: presence, size, sha256; files are hashed side by side.
+    """Compare every file (or only `names`) with its record: presence, size, checksum; each by all threads.
 
-    Sizes are compared first, so a truncated download is reported at once. Raises `ArtifactError` naming the file.
+    mapped: contents of files that are in memory already, which are compared instead of reading the file. Sizes are
+    compared first, so a truncated download is reported at once. Raises `ArtifactError` naming the file.
     """
     root = Path(art_dir)
     manifest = read_manifest(root) if manifest is None else manifest
@@ -159,20 +164,18 @@ def verify_files(
         if size != record.bytes:
             raise ArtifactError(f"{root / name}: {size} bytes instead of {record.bytes}; copy or compile it again")
 
-    def damaged(name: str) -> str | None:
+    for name, record in records.items():
         try:
-            found = file_record(root / name)
+            content = mapped.get(name)
+            found = (
+                file_record(root / name)
+                if content is None
+                else FileRecord(blake3=checksum(content), bytes=len(content))
+            )
         except OSError as e:
-            return f"{root / name}: cannot be read: {e.strerror}"
-        if found != records[name]:
-            return f"{root / name}: checksum mismatch, the file is damaged; copy or compile it again"
-        return None
-
-    largest_first = sorted(records, key=lambda n: -records[n].bytes)
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        for problem in pool.map(damaged, largest_first):
-            if problem:
-                raise ArtifactError(problem)
+            raise ArtifactError(f"{root / name}: cannot be read: {e.strerror}") from None
+        if found != record:
+            raise ArtifactError(f"{root / name}: checksum mismatch, the file is damaged; copy or compile it again")
     return manifest
 
 

@@ -23,9 +23,9 @@ ALIGNMENT = 64
 
 
 class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of one file: hex `sha256` and size."""
+    """Content of one file: BLAKE3 in hexadecimal (`ir/system/checksum.py`) and size."""
 
-    sha256: str
+    blake3: str
     bytes: int
 
 

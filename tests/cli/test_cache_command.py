@@ -26,7 +26,7 @@ def root(tmp_path: Path) -> Path:
     weight = cache.put("weight", CacheKey({"checkpoint": "c" * 64, "dtype": "bf16"}), {"tensor": b"w" * 200})
     for entry, hours in ((graph, 1), (weight, 24)):
         used = time.time() - hours * 3600
-        os.utime(folder / "v1" / "entries" / entry.kind / entry.digest / "index.json", (used, used))
+        os.utime(folder / "v2" / "entries" / entry.kind / entry.digest / "index.json", (used, used))
     return folder
 
 
@@ -82,7 +82,7 @@ def test_verify_of_an_intact_cache(cli: Callable[..., Any], root: Path) -> None:
 
 
 def test_verify_reports_a_damaged_file(cli: Callable[..., Any], root: Path) -> None:
-    file = root / "v1" / "entries" / "bucket" / CacheKey(BUCKET).digest / "module.so"
+    file = root / "v2" / "entries" / "bucket" / CacheKey(BUCKET).digest / "module.so"
     file.write_bytes(b"x" * 2999 + b"y")
     result = cli("cache", "verify", "--cache", root)
     assert result.status == 1
@@ -91,7 +91,7 @@ def test_verify_reports_a_damaged_file(cli: Callable[..., Any], root: Path) -> N
 
 
 def test_verify_json(cli: Callable[..., Any], root: Path) -> None:
-    file = root / "v1" / "entries" / "bucket" / CacheKey(BUCKET).digest / "module.so"
+    file = root / "v2" / "entries" / "bucket" / CacheKey(BUCKET).digest / "module.so"
     file.unlink()
     result = cli("cache", "verify", "--cache", root, "--json")
     damaged = [{"file": str(file), "reason": "missing"}]
@@ -133,10 +133,10 @@ def test_a_cache_that_others_may_write_to_is_refused(
 
 
 def test_verify_names_links_and_leaves_them(root: Path, tmp_path: Path, cli: Callable[..., Any]) -> None:
-    file = root / "v1" / "entries" / "bucket" / CacheKey(BUCKET).digest / "module.so"
+    file = root / "v2" / "entries" / "bucket" / CacheKey(BUCKET).digest / "module.so"
     file.rename(tmp_path / "module.so")
     file.symlink_to(tmp_path / "module.so")
-    linked = root / "v1" / "entries" / "linked"
+    linked = root / "v2" / "entries" / "linked"
     linked.symlink_to(tmp_path)
     result = cli("cache", "verify", "--cache", root)
     assert result.status == 1

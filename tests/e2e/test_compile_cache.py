@@ -128,9 +128,9 @@ def test_a_damaged_file_is_named_and_rebuilt(
 ) -> None:
     cache = tmp_path / "cache"
     shutil.copytree(warm / "cache", cache)
-    entries = cache / "v1" / "entries"
+    entries = cache / "v2" / "entries"
     hurt = [
-        next(p for p in sorted((entries / kind).rglob("*")) if p.is_file()) for kind in ("graph", "bucket", "weight")
+        next(p for p in sorted((entries / kind).rglob("*")) if p.is_file()) for kind in ("graph", "bucket", "weights")
     ]
     for file in hurt:
         content = file.read_bytes()
@@ -220,7 +220,7 @@ def test_a_cache_that_others_may_write_to_is_named_and_not_used(model: Path, war
     """The compile goes on without it."""
     cache = tmp_path / "cache"
     shutil.copytree(warm / "cache", cache)
-    library = next((cache / "v1" / "entries" / "bucket").glob("*/module.so"))
+    library = next((cache / "v2" / "entries" / "bucket").glob("*/module.so"))
     library.write_bytes(b"forged")
     cache.chmod(0o777)
     before = {p: p.stat().st_mtime_ns for p in cache.rglob("*")}
@@ -239,8 +239,8 @@ def test_a_link_in_the_cache_is_named_and_what_is_behind_it_stays(model: Path, w
     shutil.copytree(warm / "cache", cache)
     (precious / "deep").mkdir(parents=True)
     (precious / "deep" / "file").touch()
-    (cache / "v1" / "incoming").rmdir()
-    (cache / "v1" / "incoming").symlink_to(precious)
+    (cache / "v2" / "incoming").rmdir()
+    (cache / "v2" / "incoming").symlink_to(precious)
     process = command(model, tmp_path / "art", cache, tmp_path)
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors

@@ -38,20 +38,22 @@ def _open(folder: Path | None, readonly: bool = False) -> CompileCache:
 
 @app.command(cls=Command)
 def ls(cache: Folder = None, json: a.Json = False) -> None:
-    """List entries: kind, digest, size, time since the last use."""
+    """List entries: kind, digest, size, whether artifacts hold the same bytes, time since the last use."""
     opened = _open(cache, readonly=True)
     entries = opened.ls()
     if json:
         print_json([_entry_json(e) for e in entries])
         return
     now = time.time()
-    rows = [(e.kind, e.digest[:12], _what(e), size(e.nbytes), age(now - e.used)) for e in entries]
+    rows = [(e.kind, e.digest[:12], _what(e), size(e.nbytes), _shared(e), age(now - e.used)) for e in entries]
     kinds = {k: sum(e.nbytes for e in entries if e.kind == k) for k in sorted({e.kind for e in entries})}
     parts = [f"{k} {size(n)}" for k, n in kinds.items()]
+    shared = sum(e.shared for e in entries)
+    parts += [f"{size(shared)} of it shared with artifacts"] if shared else []
     summary = f"{opened.root}: {count(len(entries), 'entry')}" + (f"; {', '.join(parts)}" if parts else "")
     if rows:
         show(
-            table("", ("kind", "digest", "what", "size", "last used"), rows, right=("size", "last used")),
+            table("", ("kind", "digest", "what", "size", "shared", "last used"), rows, right=("size", "last used")),
             plain(summary),
         )
     else:
@@ -123,7 +125,7 @@ def prune(
     if json:
         print_json({"removed": [_entry_json(e) for e in removed], "left": len(left)})
         return
-    freed, rest = sum(e.nbytes for e in removed), sum(e.nbytes for e in left)
+    freed, rest = sum(e.nbytes - e.shared for e in removed), sum(e.nbytes for e in left)
     gone = f"removed {count(len(removed), 'entry')} ({size(freed)})"
     print(f"{opened.root}: {gone}, {count(len(left), 'entry')} left ({size(rest)})")
 
@@ -133,9 +135,14 @@ def _entry_json(entry: EntryInfo) -> dict[str, Any]:
         "kind": entry.kind,
         "digest": entry.digest,
         "bytes": entry.nbytes,
+        "shared_bytes": entry.shared,
         "used": entry.used,
         "files": list(entry.files),
     }
+
+
+def _shared(entry: EntryInfo) -> str:
+    return "with artifacts" if entry.shared else ""
 
 
 def _what(entry: EntryInfo) -> str:
@@ -153,6 +160,6 @@ def _what(entry: EntryInfo) -> str:
             return f"{c.get('product', '?')}, {count(c.get('candidates', 0), 'candidate')}"
         case "graph":
             return f"model {str(c.get('model', '?'))[:12]}"
-        case "weight":
+        case "weights":
             return f"checkpoint {str(c.get('checkpoint', '?'))[:12]}, {c.get('dtype', '?')}"
     return ""

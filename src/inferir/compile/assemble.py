@@ -12,7 +12,7 @@ import msgspec
 from inferir import __version__
 from inferir.codegen.tvm.bucket_library import BuiltBucket, region_digest
 from inferir.codegen.tvm.regions import NEXT_ATTENTION, WORKSPACE
-from inferir.compile.compile_types import WEIGHT_FILE, Captured, CompileOptions, DebugOptions
+from inferir.compile.compile_types import WEIGHTS, Captured, CompileOptions, DebugOptions
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.tokenizer.template_files import DEFAULT, template_file
 from inferir.ir.contract.artifact import (
@@ -71,7 +71,7 @@ def assemble(
         target=target,
         limits=options.limits,
         memory=MemoryRecord(
-            weight_bytes=(folder / WEIGHT_FILE).stat().st_size,
+            weight_bytes=sum(file.stat().st_size for file in (folder / WEIGHTS).iterdir()),
             arena_bytes=result.plan.arena_bytes + max(b.meta.workspace_bytes for b in built),
             scratch_bytes=scratch,
             kv_block_bytes=sum(g.spec.page_bytes * len(g.layers) for g in kv),

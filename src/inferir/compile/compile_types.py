@@ -15,7 +15,7 @@ from inferir.ir.contract.manifest import Decision, Manifest
 from inferir.ir.contract.symbols import Limits
 from inferir.ir.graph.graph import Graph
 
-WEIGHT_FILE = "weights/model.safetensors"
+WEIGHTS = "weights"
 LONGEST = 8192  # default limit of the context where the model allows more
 
 

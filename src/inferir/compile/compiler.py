@@ -28,7 +28,7 @@ from inferir.compile.artifact_folder import artifact_folder, check_place
 from inferir.compile.assemble import assemble
 from inferir.compile.compile_types import (
     LONGEST,
-    WEIGHT_FILE,
+    WEIGHTS,
     Captured,
     CompileOptions,
     CompileReport,
@@ -228,8 +228,7 @@ def write_weights(
 ) -> dict[str, TensorRecord]:
     """Write the packed weights into the artifact folder."""
     types = {name: value.type for name, value in result.graph.weights().items()}
-    file = folder / WEIGHT_FILE
-    file.parent.mkdir()
+    (folder / WEIGHTS).mkdir()
     weights: list[Any] = []
 
     def load(name: str) -> Any:
@@ -237,15 +236,21 @@ def write_weights(
             weights.append(checkpoint(captured, source))
         return weights[0].load(name)
 
-    packing.write_weights(
-        file,
-        types,
-        result.recipes,
-        load,
-        packing.WeightCache(cache, weight_digest(captured, source), captured.facts.dtype),
-        lambda done, total: say("weights", done, total),
-    )
-    return packing.read_index(file, WEIGHT_FILE)
+    store = packing.WeightCache(cache, weight_digest(captured, source), captured.facts.dtype)
+    records: dict[str, TensorRecord] = {}
+    for name, tensors in packing.weight_files(types, result.recipes).items():
+        before = len(records)
+        packing.write_weights(
+            folder / WEIGHTS / name,
+            tensors,
+            result.recipes,
+            load,
+            store,
+            lambda done, _, before=before: say("weights", before + done, len(types)),  # type: ignore[misc]
+        )
+        records |= packing.read_index(folder / WEIGHTS / name, f"{WEIGHTS}/{name}")
+        say("weights", len(records), len(types))
+    return records
 
 
 def weight_digest(captured: Captured, source: ModelSource) -> str:

@@ -46,7 +46,7 @@ def artifact_page(view: ArtifactView) -> str:
         buckets=[(*row[:-1], size(int(row[-1]))) for row in bucket_rows(view.manifest)],
         kernels=[(k, buckets_text(view, k), short_provenance(k.provenance)) for k in view.kernels],
         runs=[_run(run, number) for number, run in enumerate(runs)],
-        files=[(name, size(record.bytes), record.sha256) for name, record in view.manifest.files.items()],
+        files=[(name, size(record.bytes), record.blake3) for name, record in view.manifest.files.items()],
         refusals=view.refusals(),
     )
 

@@ -205,6 +205,6 @@ def as_json(view: ArtifactView) -> dict[str, Any]:
         "weights": {
             n: {"dtype": t.dtype.value, "shape": list(t.shape), "bytes": t.nbytes} for n, t in m.weights.items()
         },
-        "files": {n: {"bytes": f.bytes, "sha256": f.sha256} for n, f in m.files.items()},
+        "files": {n: {"bytes": f.bytes, "blake3": f.blake3} for n, f in m.files.items()},
         "refusals": view.refusals(),
     }

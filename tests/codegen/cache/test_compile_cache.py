@@ -140,7 +140,7 @@ def test_ls_and_prune_by_size_drop_the_least_recently_used(cache: CompileCache) 
         cache.put("kernel", _key(i=i), {"k.so": bytes(100)})
     if cache.root is not None:
         for i in range(4):
-            index = cache.root / "v1" / "entries" / "kernel" / _key(i=i).digest / "index.json"
+            index = cache.root / "v2" / "entries" / "kernel" / _key(i=i).digest / "index.json"
             os.utime(index, (1000 + i, 1000 + i))
         _hit(cache, _key(i=0))
     assert {info.components["i"] for info in cache.ls()} == {0, 1, 2, 3}
@@ -158,7 +158,7 @@ def test_prune_by_age(root: Path) -> None:
     cache = CompileCache(root)
     for i in range(2):
         cache.put("kernel", _key(i=i), FILES)
-    os.utime(root / "v1" / "entries" / "kernel" / _key(i=0).digest / "index.json", (1000, 1000))
+    os.utime(root / "v2" / "entries" / "kernel" / _key(i=0).digest / "index.json", (1000, 1000))
     assert [info.components["i"] for info in cache.prune(max_age=3600)] == [0]
     _hit(cache, _key(i=1))
 
@@ -250,7 +250,7 @@ DAMAGES = [_truncate, _empty, _flip, _append, Path.unlink]
 
 def _stored_file(root: Path, name: str) -> Path:
     CompileCache(root).put("kernel", _key(), FILES)
-    return root / "v1" / "entries" / "kernel" / _key().digest / name
+    return root / "v2" / "entries" / "kernel" / _key().digest / name
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: str(damage.__name__))
@@ -355,7 +355,7 @@ def test_processes_that_compile_the_same_keys_all_succeed(root: Path, damaged: b
         assert _hit(cache, _key(round=i)).files["a.so"] == f"a.so {i}".encode() * 500
     assert (cache.hits, cache.misses) == (rounds, 0)
     assert {Path(name).name for name in _tree(root)} == {"index.json", "a.so", "b.tir"}
-    assert os.listdir(root / "v1" / "incoming") == []
+    assert os.listdir(root / "v2" / "incoming") == []
 
 
 def test_threads_may_share_a_cache(cache: CompileCache) -> None:
@@ -396,7 +396,7 @@ def test_a_killed_compile_leaves_only_whole_entries_and_its_rest_is_removed(root
         assert cache.verify() == []
         cache.put("kernel", _key(), FILES)
         assert _hit(cache, _key()).files == FILES
-        assert os.listdir(root / "v1" / "incoming") == []
+        assert os.listdir(root / "v2" / "incoming") == []
 
 
 # Disks that refuse
@@ -434,7 +434,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(
     assert f"compile cache {root}: cannot write {name}: {os.strerror(code)}" in str(caught.value)
     assert "INFERIR_CACHE" in str(caught.value)
     assert _tree(root) == set()
-    assert os.listdir(root / "v1" / "incoming") == []
+    assert os.listdir(root / "v2" / "incoming") == []
     cache.put("kernel", _key(), FILES)
     assert _hit(cache, _key()).files == FILES
 
@@ -456,7 +456,7 @@ def test_a_really_full_disk(small_disk: Path) -> None:
     with pytest.raises(CacheError, match=r"cannot write big\.so: No space left on device"):
         cache.put("kernel", _key(other=1), {"big.so": bytes(1_000_000)})
     assert len(cache.ls()) == 1
-    assert os.listdir(small_disk / "v1" / "incoming") == []
+    assert os.listdir(small_disk / "v2" / "incoming") == []
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
     cache.put("kernel", _key(other=1), {"big.so": bytes(1_000_000)})
     assert len(_hit(cache, _key(other=1)).files["big.so"]) == 1_000_000
@@ -525,4 +525,4 @@ def test_a_cache_opened_read_only_hits_and_refuses_changes(root: Path) -> None:
 def test_require_writable_leaves_nothing(root: Path) -> None:
     CompileCache(root).require_writable()
     assert _tree(root) == set()
-    assert os.listdir(root / "v1" / "incoming") == []
+    assert os.listdir(root / "v2" / "incoming") == []

@@ -51,8 +51,7 @@ def _publish(root: Path, content: bytes = b"code", digest: str = "d1") -> Path:
 
 def _read(root: Path, digest: str = "d1") -> dict[str, bytes] | None:
     with _kind(root) as kind:
-        found = read_entry(kind, digest)
-    return None if found is None else found[1]
+        return read_entry(kind, digest)
 
 
 def _discard(root: Path, digest: str = "d1") -> None:

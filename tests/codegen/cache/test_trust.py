@@ -34,13 +34,13 @@ def root(tmp_path: Path) -> Path:
 
 
 def place(root: Path, key: CacheKey = KEY) -> Path:
-    return root / "v1" / "entries" / "bucket" / key.digest
+    return root / "v2" / "entries" / "bucket" / key.digest
 
 
 LEVELS: dict[str, Callable[[Path], Path]] = {
     "root": lambda root: root,
-    "v1": lambda root: root / "v1",
-    "entries": lambda root: root / "v1" / "entries",
+    "v2": lambda root: root / "v2",
+    "entries": lambda root: root / "v2" / "entries",
     "kind": lambda root: place(root).parent,
     "entry": place,
     "index": lambda root: place(root) / "index.json",
@@ -247,7 +247,7 @@ def test_incoming_as_a_link_is_not_emptied(
         (outside / "entry-0123456789ab").mkdir()
     elif target == "file":
         outside.write_text("precious")
-    incoming = root / "v1" / "incoming"
+    incoming = root / "v2" / "incoming"
     incoming.rmdir()
     incoming.symlink_to(outside)
     before = tree(tmp_path)
@@ -317,11 +317,11 @@ def test_a_file_in_the_place_of_a_folder(root: Path, caplog: pytest.LogCaptureFi
 
 
 def test_what_else_lies_about_is_left_alone(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    entries = root / "v1" / "entries"
+    entries = root / "v2" / "entries"
     for name in ("lost+found", "Upper", "new\nline", "\udcff", ".hidden"):
         (entries / name).mkdir()
         (entries / "bucket" / name).mkdir()
-        (root / "v1" / "incoming" / name).mkdir()
+        (root / "v2" / "incoming" / name).mkdir()
         (entries / f"{name}.txt").touch()
     cache = CompileCache(root)
     before = tree(root)

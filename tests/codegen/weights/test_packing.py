@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -106,7 +107,7 @@ def test_total_bytes_counts_padding(sizes: list[int]) -> None:
     assert total == sum(-(-n // ALIGNMENT) * ALIGNMENT for n in sizes)
 
 
-def test_finished_tensors_come_from_the_cache(tmp_path: Path) -> None:
+def test_a_finished_file_is_shared_with_the_cache(tmp_path: Path) -> None:
     def never(name: str) -> torch.Tensor:
         raise AssertionError(f"{name} was loaded again")
 
@@ -114,8 +115,36 @@ def test_finished_tensors_come_from_the_cache(tmp_path: Path) -> None:
     packing.write_weights(first, TYPES, {"twice": twice()}, TENSORS.__getitem__, store(tmp_path / "cache"))
     packing.write_weights(again, TYPES, {"twice": twice()}, never, store(tmp_path / "cache"))
     assert again.read_bytes() == first.read_bytes()
+    assert again.samefile(first)
     with pytest.raises(AssertionError, match="loaded again"):
         packing.write_weights(other, TYPES, {"twice": twice()}, never, store(tmp_path / "cache", "another checkpoint"))
+
+
+def test_tables_of_the_configuration_have_a_file_of_their_own() -> None:
+    b = Builder()
+    table = Graph((), (b.op("tensor.neg", b.weight("const.freq", TYPES["a"])),), ("value",))
+    types = {"cos": TYPES["a"], "twice": TYPES["twice"], "a": TYPES["a"]}
+    files = packing.weight_files(types, {"cos": table, "twice": twice()})
+    assert {file: list(tensors) for file, tensors in files.items()} == {
+        "model.safetensors": ["twice", "a"],
+        "tables.safetensors": ["cos"],
+    }
+    assert list(packing.weight_files({"a": TYPES["a"]}, {})) == ["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda types, recipes: (types | {"a": TensorType((5, 3), DType.F32)}, recipes),
+        lambda types, recipes: (dict(reversed(types.items())), recipes),
+        lambda types, recipes: (types, {}),
+    ],
+    ids=["type", "order", "recipe"],
+)
+def test_what_a_file_holds_is_in_its_key(change: Callable[..., Any]) -> None:
+    plain = store().key(TYPES, {"twice": twice()})
+    assert plain == store().key(dict(TYPES), {"twice": twice()})
+    assert plain != store().key(*change(TYPES, {"twice": twice()}))
 
 
 def test_a_tensor_of_another_type_is_named(tmp_path: Path) -> None:
