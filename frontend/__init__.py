@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 _EXPORTS = {
-    "Admission": "capture.trace_check",
+    "TraceCheck": "capture.trace_check",
     "FolderWeights": "checkpoint.checkpoint_weights",
     "ModelFacts": "facts",
     "ModelSource": "checkpoint.model_source",
@@ -18,7 +18,7 @@ _EXPORTS = {
     "WeightSource": "checkpoint.checkpoint_weights",
     "WeightWarning": "checkpoint.checkpoint_weights",
     "Weights": "checkpoint.checkpoint_weights",
-    "admit_traced": "capture.trace_check",
+    "check_trace": "capture.trace_check",
     "check_length": "capture.trace",
     "eager_greedy": "capture.eager",
     "eager_logits": "capture.eager",

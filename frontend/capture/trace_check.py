@@ -1,4 +1,4 @@
-"""Admission: may this capture be served? Three tests that every compile runs on the captured graph.
+"""The trace check: may this capture be served? Three tests that every compile runs on the captured graph.
 
 - Equality: the graph gives the logits of Hugging Face's eager code at lengths other than the traced one.
 - Token locality: with attention replaced by a token-local stand-in, changing one token changes its own row only.
@@ -35,14 +35,14 @@ Eager = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Admission:
-    """Measured errors of a capture that was admitted: relative RMS error of the logits by length."""
+class TraceCheck:
+    """Measured errors of a capture that passed: relative RMS error of the logits by length."""
 
     errors: Mapping[int, float]
     tolerance: float
 
 
-def admit(
+def check_capture(
     graph: Graph,
     weights: Mapping[str, torch.Tensor],
     eager: Eager,
@@ -50,7 +50,7 @@ def admit(
     dtype: DType,
     lengths: Sequence[int] = LENGTHS,
     max_positions: int = 0,
-) -> Admission:
+) -> TraceCheck:
     """Run the three tests. Raises `UntraceableError` naming the failed test and, where known, the module at fault.
 
     eager: (ids, positions) -> logits [T, V] float32 by Hugging Face's code over the same weights. max_positions:
@@ -62,11 +62,11 @@ def admit(
     stub = with_local_attention(graph)
     _locality(stub, held, vocab_size)
     _positions(stub, held, vocab_size, max_positions)
-    return Admission(errors, TOLERANCE[dtype])
+    return TraceCheck(errors, TOLERANCE[dtype])
 
 
-def admit_traced(traced: TracedModel, source: ModelSource, weights: Weights | None = None) -> Admission:
-    """`admit` for a traced model and the weights of its source. Raises `UntraceableError` or `WeightError`."""
+def check_trace(traced: TracedModel, source: ModelSource, weights: Weights | None = None) -> TraceCheck:
+    """`check_capture` for a traced model and the weights of its source. Raises `UntraceableError` or `WeightError`."""
     weights = traced.weights(source.weights) if weights is None else weights
     twin = eager_twin(source, weights, traced.facts.tie_word_embeddings)
 
@@ -74,7 +74,9 @@ def admit_traced(traced: TracedModel, source: ModelSource, weights: Weights | No
         return model_logits(twin, ids, positions)
 
     facts = traced.facts
-    return admit(traced.graph, weights, eager, facts.vocab_size, facts.dtype, max_positions=facts.position_limit)
+    return check_capture(
+        traced.graph, weights, eager, facts.vocab_size, facts.dtype, max_positions=facts.position_limit
+    )
 
 
 def tokens(count: int, vocab_size: int, seed: int = 0) -> list[int]:

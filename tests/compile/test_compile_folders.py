@@ -81,7 +81,7 @@ def test_a_fault_is_one_line(
 ) -> None:
     folder, out = shutil.copytree(tiny_model, tmp_path / "model"), tmp_path / "out"
     fault(folder)
-    assert message in fails("compile", folder, "-o", out, "--no-admission", *SMALL)
+    assert message in fails("compile", folder, "-o", out, "--no-trace-check", *SMALL)
     assert not out.exists()
 
 

@@ -55,7 +55,7 @@ def variant(tiny_model: Path, tmp_path: Path) -> Variant:
 
 
 def captured(folder: Path) -> Captured:
-    options = CompileOptions(admission=False)
+    options = CompileOptions(trace_check=False)
     return capture(load_source(str(folder)), options, CompileCache.from_env(CacheOptions()), CompileReport(folder))
 
 

@@ -41,8 +41,8 @@ DisablePass = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Leave out a pass, whatever the level says. May be repeated."),
 ]
-NoAdmission = Annotated[
-    bool, typer.Option("--no-admission", help="Do not compare the captured graph with the model's own code first.")
+NoTraceCheck = Annotated[
+    bool, typer.Option("--no-trace-check", help="Do not compare the captured graph with the model's own code first.")
 ]
 Jobs = Annotated[int | None, typer.Option(metavar="N", min=1, help="Build processes. Default: one per processor.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the compile cache.")]

@@ -62,7 +62,7 @@ def compile_fields(
     buckets: a.Buckets = None,
     opt_level: a.OptLevel = 2,
     disable_pass: a.DisablePass = None,
-    no_admission: a.NoAdmission = False,
+    no_trace_check: a.NoTraceCheck = False,
     revision: a.Revision = None,
     trust_remote_code: a.TrustRemoteCode = False,
 ) -> Fields:
@@ -77,7 +77,7 @@ def compile_fields(
         "buckets": buckets,
         "opt_level": opt_level,
         "disabled_passes": frozenset(disable_pass or ()),
-        "admission": not no_admission,
+        "trace_check": not no_trace_check,
         "revision": revision,
         "trust_remote_code": trust_remote_code,
     }

@@ -27,7 +27,7 @@ class CompileOptions:
     (None: the model's, at most 8192); max_num_seqs and max_num_batched_tokens bound a step; block_size: token slots per
     KV block; buckets: ranges of step sizes such as "1,2-8,9-2048" (None: the defaults); opt_level 0 to 3;
     disabled_passes by name; tuning: a file of records that `inferir tune` wrote, whose tiles replace the default ones;
-    jobs: build processes (None: one per core); admission: compare the captured graph with the model before compiling.
+    jobs: build processes (None: one per core); trace_check: compare the captured graph with the model before compiling.
     """
 
     dtype: str = "auto"
@@ -41,7 +41,7 @@ class CompileOptions:
     disabled_passes: frozenset[str] = frozenset()
     tuning: Path | None = None
     jobs: int | None = None
-    admission: bool = True
+    trace_check: bool = True
     revision: str | None = None
     trust_remote_code: bool = False
 

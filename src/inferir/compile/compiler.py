@@ -129,11 +129,11 @@ def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, r
 
     def make_trace(folder: Path) -> None:
         from inferir.frontend.capture.trace import trace
-        from inferir.frontend.capture.trace_check import admit_traced
+        from inferir.frontend.capture.trace_check import check_trace
 
         traced = trace(source)
-        if options.admission:
-            admit_traced(traced, source)
+        if options.trace_check:
+            check_trace(traced, source)
         traced.save(folder)
 
     def make_tokenizer(folder: Path) -> None:
@@ -147,7 +147,7 @@ def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, r
 
     digest = source.description_digest()
     trace_files, reason = through_cache(
-        cache, "graph", frontend_key(model=digest, admission=options.admission), make_trace
+        cache, "graph", frontend_key(model=digest, trace_check=options.trace_check), make_trace
     )
     tokenizer, other = through_cache(
         cache, "tokenizer", frontend_key(model=digest, files=source.tokenizer_digest()), make_tokenizer

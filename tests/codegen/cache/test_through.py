@@ -18,7 +18,7 @@ def test_made_once_and_then_read(tmp_path: Path) -> None:
         (folder / "facts.json").write_text("{}")
 
     cache = CompileCache(tmp_path / "cache")
-    key = frontend_key(model="m", admission=True)
+    key = frontend_key(model="m", trace_check=True)
     first, reason = through_cache(cache, "graph", key, make)
     assert "no graph entry is stored" in reason
     second, hit = through_cache(cache, "graph", key, make)
@@ -26,7 +26,7 @@ def test_made_once_and_then_read(tmp_path: Path) -> None:
     assert dict(first) == dict(second) == {"graph.ir": b"graph", "facts.json": b"{}"}
     assert len(made) == 1
     assert not made[0].exists()
-    _, other = through_cache(cache, "graph", frontend_key(model="n", admission=True), make)
+    _, other = through_cache(cache, "graph", frontend_key(model="n", trace_check=True), make)
     assert "model" in other
 
 

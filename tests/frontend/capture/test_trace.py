@@ -12,7 +12,7 @@ import torch
 
 from inferir.frontend.capture.eager import eager_greedy, eager_logits
 from inferir.frontend.capture.trace import TracedModel, trace
-from inferir.frontend.capture.trace_check import admit_traced
+from inferir.frontend.capture.trace_check import check_trace
 from inferir.frontend.checkpoint.model_source import load_source
 from inferir.frontend.facts import ModelFacts, eos_token_ids, first_id, token_ids
 from inferir.ir.graph.dims import T
@@ -124,7 +124,7 @@ def test_rope_of_the_whole_batch_follows_each_sequence(
         (want,) = eager_logits(source, [ids])
         assert torch.allclose(logits(ids, n), want, atol=2e-4), n
     assert not torch.allclose(logits(ids, 64), want, atol=1e-2)
-    admit_traced(result, source)
+    check_trace(result, source)
 
 
 def test_greedy_reference_agrees_with_its_own_logits(save_tiny: SaveTiny) -> None:

@@ -1,4 +1,4 @@
-"""The admission tests admit what is right and name what is wrong."""
+"""The trace check passes what is right and name what is wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from inferir.frontend.capture.trace import trace
-from inferir.frontend.capture.trace_check import admit, admit_traced, with_local_attention
+from inferir.frontend.capture.trace_check import check_capture, check_trace, with_local_attention
 from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning
 from inferir.frontend.checkpoint.model_source import load_source
 from inferir.ir.errors import UntraceableError
@@ -23,15 +23,15 @@ Capture = Callable[..., Any]
 
 
 @pytest.mark.parametrize(("model_type", "dtype"), [("llama", "f32"), ("gemma3_text", "bf16"), ("opt", "f32")])
-def test_models_are_admitted(model_type: str, dtype: str, save_tiny: SaveTiny) -> None:
+def test_models_pass(model_type: str, dtype: str, save_tiny: SaveTiny) -> None:
     source = load_source(str(save_tiny(model_type)), dtype)
-    result = admit_traced(trace(source), source)
+    result = check_trace(trace(source), source)
     assert set(result.errors) == {1, 7, 13}
     assert all(error <= result.tolerance for error in result.errors.values())
 
 
 def run(captured: Any, graph: Graph | None = None) -> None:
-    """Admission of a small captured module, or of another graph in its place."""
+    """Trace check of a small captured module, or of another graph in its place."""
     module = captured.module
 
     def eager(ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
@@ -41,14 +41,14 @@ def run(captured: Any, graph: Graph | None = None) -> None:
         return out
 
     weights = {**dict(module.state_dict()), **captured.constants}
-    admit(graph or captured.graph, weights, eager, 50, DType.F32)
+    check_capture(graph or captured.graph, weights, eager, 50, DType.F32)
 
 
 def positional(m: Any, x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.linear(x * (p[..., None] * 0.3).cos(), m.w).relu()
 
 
-def test_a_token_local_function_is_admitted(capture: Capture) -> None:
+def test_a_token_local_function_passes(capture: Capture) -> None:
     run(capture(positional))
 
 
@@ -111,7 +111,7 @@ def test_damaged_weights_are_a_warning(save_tiny: SaveTiny, tmp_path: Path) -> N
     save_file(tensors, folder / "model.safetensors")
     source = load_source(str(folder))
     with pytest.warns(WeightWarning) as warned:
-        admit_traced(trace(source), source)
+        check_trace(trace(source), source)
     text = " / ".join(str(w.message) for w in warned)
     assert "'model.norm.weight'" in text
     assert "logits are not finite" in text

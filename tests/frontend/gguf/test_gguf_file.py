@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from inferir.frontend.capture.eager import eager_logits
 from inferir.frontend.capture.trace import TracedModel, trace
-from inferir.frontend.capture.trace_check import admit_traced
+from inferir.frontend.capture.trace_check import check_trace
 from inferir.frontend.checkpoint.model_source import ModelSource, load_source
 from inferir.frontend.gguf.gguf_file import GgufWeights
 from inferir.frontend.tokenizer.export_tokenizer import export_tokenizer
@@ -45,7 +45,7 @@ def test_facts(traced: TracedModel) -> None:
 
 
 def test_logits_equal_eager(source: ModelSource, traced: TracedModel) -> None:
-    admit_traced(traced, source)
+    check_trace(traced, source)
     ids = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2]
     (want,) = eager_logits(source, [ids])
     inputs = {"ids": torch.tensor(ids, dtype=torch.int32), "positions": torch.arange(len(ids), dtype=torch.int32)}

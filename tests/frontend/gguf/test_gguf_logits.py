@@ -18,7 +18,7 @@ from gguf_models import HEADS, KV_HEADS, LAYERS, Gguf, cases, prompt, tiny
 
 from inferir.frontend.capture.eager import eager_model, model_logits
 from inferir.frontend.capture.trace import trace
-from inferir.frontend.capture.trace_check import admit_traced
+from inferir.frontend.capture.trace_check import check_trace
 from inferir.frontend.checkpoint.huggingface import skeleton, state_types, tied_names
 from inferir.frontend.checkpoint.model_source import load_source
 from inferir.frontend.gguf.gguf_weights import GgufWeights
@@ -70,7 +70,7 @@ def test_the_captured_graph_gives_them_too(name: str, tmp_path: Path) -> None:
     source = load_source(str(cases()[name].write(tmp_path / "model.gguf")), "f32")
     traced = trace(source)
     weights = traced.weights(source.weights)
-    admit_traced(traced, source, weights)
+    check_trace(traced, source, weights)
 
     def logits(ids: list[int]) -> torch.Tensor:
         inputs = {"ids": torch.tensor(ids, dtype=torch.int32)}
