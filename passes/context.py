@@ -78,7 +78,7 @@ class Refusal:
 
 
 @dataclass
-class Ledger:
+class PassContext:
     """What passes find out besides the new graph: refusals, and the recipes of weights that are computed when the
     artifact is written.
     """

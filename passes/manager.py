@@ -14,7 +14,7 @@ from inferir.ir.graph.graph import Graph
 from inferir.ir.graph.printer import print_graph
 from inferir.ir.graph.types import TensorType
 from inferir.ir.graph.verifier import verify
-from inferir.passes.context import Ledger, Pass, PassOptions, Refusal
+from inferir.passes.context import Pass, PassContext, PassOptions, Refusal
 from inferir.passes.pipeline import build_pipeline, pass_names
 from inferir.passes.properties import CHECKS
 from inferir.passes.step_plan import StepPlan, plan
@@ -122,17 +122,17 @@ def run_pipeline(
         raise PassError(f"there is no pass named {unknown[0]!r}; passes are {', '.join(pass_names())}")
     if weight_types is not None:
         _check_weights(graph, weight_types)
-    ledger = Ledger()
+    context = PassContext()
     try:
         with _collector_paused():
-            passes = build_pipeline(options, ledger)
+            passes = build_pipeline(options, context)
             out, records = run_passes(graph, passes, print_after=print_after, dump_dir=dump_dir)
             start = time.perf_counter()
             step = plan(out, options.limits.bounds)
     except IRError as error:
         raise PassError(str(error)) from error
     records.append(PassRecord("plan", time.perf_counter() - start, False))
-    return PipelineResult(out, step, dict(ledger.recipes), tuple(ledger.refusals), tuple(records))
+    return PipelineResult(out, step, dict(context.recipes), tuple(context.refusals), tuple(records))
 
 
 @contextmanager

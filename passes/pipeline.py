@@ -6,7 +6,7 @@ from inferir.passes.canonicalise.canonicalise import Canonicalise
 from inferir.passes.canonicalise.cse import ShareCommon
 from inferir.passes.canonicalise.elide_roundings import ElideRoundings
 from inferir.passes.canonicalise.fold_weights import FoldWeights
-from inferir.passes.context import Ledger, Pass, PassOptions
+from inferir.passes.context import Pass, PassContext, PassOptions
 from inferir.passes.fuse.fuse_regions import FuseRegions
 from inferir.passes.insert.gather_logit_rows import GatherLogitRows
 from inferir.passes.insert.insert_argmax import InsertArgmax
@@ -23,7 +23,7 @@ from inferir.passes.recognise.recognise_rotary import RecogniseRotary
 from inferir.passes.recognise.recognise_softcap import RecogniseSoftcap
 
 
-def build_pipeline(options: PassOptions, ledger: Ledger) -> list[Pass]:
+def build_pipeline(options: PassOptions, context: PassContext) -> list[Pass]:
     """The passes for an optimisation level, without the disabled ones. What a pass is for is its `why`."""
     level = options.opt_level
     always, optimising, rounding_less = True, level >= 1, level >= 2
@@ -42,20 +42,20 @@ def build_pipeline(options: PassOptions, ledger: Ledger) -> list[Pass]:
         (optimising, RecogniseGatedAct()),
         (optimising, RecogniseSoftcap()),
         # merge
-        (optimising, MergeGateUp(ledger)),
-        (optimising, MergeQkv(ledger)),
+        (optimising, MergeGateUp(context)),
+        (optimising, MergeQkv(context)),
         # insert
         (always, InsertKv(options.limits.block_size)),
         (always, GatherLogitRows(through_layer=level >= 3)),
         (always, InsertSampling(options.vocab_size)),
         # lay out
         (always, PackWeights(interleave=optimising)),
-        (screening, InsertArgmax(options.vocab_size, ledger)),
-        (always, FoldWeights(ledger)),
+        (screening, InsertArgmax(options.vocab_size, context)),
+        (always, FoldWeights(context)),
         (always, Canonicalise()),
         (always, ShareCommon()),
         # fuse
-        (always, FuseRegions(optimising, ledger)),
+        (always, FuseRegions(optimising, context)),
         (rounding_less, ElideRoundings()),
     ]
     return [p for wanted, p in phases if wanted and p.name not in options.disabled]
@@ -63,4 +63,4 @@ def build_pipeline(options: PassOptions, ledger: Ledger) -> list[Pass]:
 
 def pass_names() -> tuple[str, ...]:
     """Names of all passes, in order of first use."""
-    return tuple(dict.fromkeys(p.name for p in build_pipeline(PassOptions(opt_level=3, byte_dot=True), Ledger())))
+    return tuple(dict.fromkeys(p.name for p in build_pipeline(PassOptions(opt_level=3, byte_dot=True), PassContext())))

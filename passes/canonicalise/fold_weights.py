@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, topological
-from inferir.passes.context import SOURCES, WEIGHTS_FOLDED, Ledger
+from inferir.passes.context import SOURCES, WEIGHTS_FOLDED, PassContext
 from inferir.passes.rebuild import Rebuilder
 
 _PLAIN = ("core.weight", "core.scalar")
@@ -23,10 +23,10 @@ _QUIET = ("tensor.cast", "tensor.view", "tensor.expand")
 @dataclass(frozen=True)
 class FoldWeights:
     """Every maximal computation on weights and constants becomes one new `core.weight`; its recipe, a graph without
-    inputs over the checkpoint's weights with the output `value`, goes to `ledger.recipes` under the new name.
+    inputs over the checkpoint's weights with the output `value`, goes to `context.recipes` under the new name.
     """
 
-    ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
+    context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
 
     name: ClassVar[str] = "fold-weights"
     why: ClassVar[str] = "packing, merging and tables cost nothing in a step"
@@ -36,7 +36,7 @@ class FoldWeights:
     def run(self, graph: Graph) -> Graph:
         static = static_nodes(graph)
         env: dict[Value, Value] = {}
-        taken = set(graph.weights()) | set(self.ledger.recipes)
+        taken = set(graph.weights()) | set(self.context.recipes)
         frontier: dict[Value, None] = {}
         for node in graph.nodes:
             if node not in static:
@@ -44,7 +44,7 @@ class FoldWeights:
         frontier.update(dict.fromkeys(v for v in graph.outputs if v.node in static and v.op not in _PLAIN))
         for value in frontier:
             name = _fresh(_name(value), taken)
-            self.ledger.recipes[name] = Graph((), (value,), ("value",), name)
+            self.context.recipes[name] = Graph((), (value,), ("value",), name)
             env[value] = Builder(value.node.loc).weight(name, value.type)
         if not env:
             return graph

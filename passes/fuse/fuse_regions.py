@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value
-from inferir.passes.context import PACKED, PAGED, REGIONS, SOURCES, WEIGHTS_FOLDED, Ledger, describe
+from inferir.passes.context import PACKED, PAGED, REGIONS, SOURCES, WEIGHTS_FOLDED, PassContext, describe
 from inferir.passes.fuse.epilogue import epilogue_of
 from inferir.passes.fuse.grouping import ANCHORS, Group, Grouping, find_uses
 from inferir.passes.fuse.region_bodies import region
@@ -24,7 +24,7 @@ class FuseRegions:
     """
 
     fuse: bool = True
-    ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
+    context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
 
     name: ClassVar[str] = "fuse-regions"
     why: ClassVar[str] = "intermediate rows stay in registers and cache instead of memory"
@@ -54,7 +54,7 @@ class FuseRegions:
             chain, refused = epilogue_of(anchor, grouping, views_only=not self.fuse)
             if self.fuse:
                 for node, reason in refused.items():
-                    self.ledger.refuse(self.name, f"{describe(node)} behind {describe(anchor)}", reason)
+                    self.context.refuse(self.name, f"{describe(node)} behind {describe(anchor)}", reason)
         if chain:
             grouping.merge([grouping.of[anchor], *(grouping.of[n] for n in chain)])
 
@@ -80,7 +80,7 @@ class FuseRegions:
         if reason is None:
             grouping.merge([first, second])
         else:
-            self.ledger.refuse(self.name, f"{describe(node)} with {describe(first.nodes[-1])}", reason)
+            self.context.refuse(self.name, f"{describe(node)} with {describe(first.nodes[-1])}", reason)
 
 
 def emit(graph: Graph, grouping: Grouping) -> Graph:

@@ -10,7 +10,7 @@ from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Provenance, Value, topological
 from inferir.ir.graph.registry import CONTRACTION, has_trait, make_node
 from inferir.ir.graph.types import TensorType
-from inferir.passes.context import PACKED, SAMPLED, Ledger, describe
+from inferir.passes.context import PACKED, SAMPLED, PassContext, describe
 from inferir.passes.rebuild import with_symbol
 
 ROW_MULTIPLE, LONGEST_ROW = 16, 32768
@@ -31,7 +31,7 @@ class InsertArgmax:
     """
 
     valid: int | None = None
-    ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
+    context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
 
     name: ClassVar[str] = "insert-argmax"
     why: ClassVar[str] = "a byte per weight tells most tokens apart; the last matrix is read where it does not"
@@ -44,7 +44,7 @@ class InsertArgmax:
             product = product.operands[0].node
         tail = self._tail(product)
         if isinstance(tail, str):
-            self.ledger.refuse(self.name, describe(product), tail)
+            self.context.refuse(self.name, describe(product), tail)
             return graph
         rows = Builder().input("greedy_rows", TensorType((G,), DType.I32))
         env: dict[Value, Value] = {}

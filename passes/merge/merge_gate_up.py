@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value, rebuild
-from inferir.passes.context import TOKEN_MAJOR, Ledger, describe
+from inferir.passes.context import TOKEN_MAJOR, PassContext, describe
 from inferir.passes.merge.merge_linears import merged, reason_against
 from inferir.passes.rebuild import rebuilt
 
@@ -17,7 +17,7 @@ class MergeGateUp:
     first.
     """
 
-    ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
+    context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
 
     name: ClassVar[str] = "merge-gate-up"
     why: ClassVar[str] = "one pass over the input, and the activation becomes an epilogue of the product"
@@ -37,7 +37,7 @@ class MergeGateUp:
             elif any(len(users[v]) > 1 or v in graph.outputs for v in node.operands):
                 reason = "a projection has other readers"
             if reason is not None:
-                self.ledger.refuse(self.name, describe(node), reason)
+                self.context.refuse(self.name, describe(node), reason)
                 return None
             slices = merged(gate.node.operands[0], [gate.node, up.node])
             return rebuild(node, tuple(slices)).result

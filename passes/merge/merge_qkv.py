@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value
-from inferir.passes.context import TOKEN_MAJOR, Ledger, describe
+from inferir.passes.context import TOKEN_MAJOR, PassContext, describe
 from inferir.passes.merge.merge_linears import merged, reason_against
 from inferir.passes.rebuild import Rebuilder
 
@@ -19,7 +19,7 @@ class MergeQkv:
     with slices.
     """
 
-    ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
+    context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
 
     name: ClassVar[str] = "merge-qkv"
     why: ClassVar[str] = "one pass over the normalised input instead of three"
@@ -36,7 +36,7 @@ class MergeQkv:
         for nodes in siblings.values():
             reason = reason_against(nodes)
             if len(nodes) > 1 and reason is not None:
-                self.ledger.refuse(self.name, describe(nodes[0]), reason)
+                self.context.refuse(self.name, describe(nodes[0]), reason)
             elif len(nodes) > 1:
                 groups.update(dict.fromkeys(nodes, nodes))
         if not groups:

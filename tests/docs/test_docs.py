@@ -24,7 +24,7 @@ from inferir.ir.graph.printer import print_graph
 from inferir.ir.graph.registry import OpDef, all_ops
 from inferir.ir.graph.verifier import verify
 from inferir.passes import pipeline
-from inferir.passes.context import Ledger, PassOptions
+from inferir.passes.context import PassContext, PassOptions
 from inferir.passes.properties import CHECKS
 from inferir.runtime.sampling.sampling_params import SamplingParams
 
@@ -171,9 +171,10 @@ def test_pass_table() -> None:
         phase = line.strip().removeprefix("# ") if line.strip().startswith("# ") else phase
         phases += [phase] if re.match(r"\s+\(\w+, \w+\(", line) else []
     levels = [
-        [p.name for p in pipeline.build_pipeline(PassOptions(opt_level=n, byte_dot=True), Ledger())] for n in range(4)
+        [p.name for p in pipeline.build_pipeline(PassOptions(opt_level=n, byte_dot=True), PassContext())]
+        for n in range(4)
     ]
-    passes = pipeline.build_pipeline(PassOptions(opt_level=3, byte_dot=True), Ledger())
+    passes = pipeline.build_pipeline(PassOptions(opt_level=3, byte_dot=True), PassContext())
     assert len(phases) == len(passes), "a phase of passes/pipeline.py is not recognised"
     rows = []
     for i, step in enumerate(passes):
@@ -184,7 +185,7 @@ def test_pass_table() -> None:
 
 
 def test_property_table() -> None:
-    ensured = {e: f"`{p.name}`" for p in pipeline.build_pipeline(PassOptions(), Ledger()) for e in p.ensures}
+    ensured = {e: f"`{p.name}`" for p in pipeline.build_pipeline(PassOptions(), PassContext()) for e in p.ensures}
     rows = table("passes.md", "property", "ensured by", "meaning")
     assert {r[0].strip("`"): r[1] for r in rows} == {name: ensured[name] for name in CHECKS}
 

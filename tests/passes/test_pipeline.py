@@ -6,7 +6,7 @@ from small_limits import limits
 
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph
-from inferir.passes.context import Ledger, PassOptions
+from inferir.passes.context import PassContext, PassOptions
 from inferir.passes.manager import run_passes, run_pipeline
 from inferir.passes.pipeline import build_pipeline, pass_names
 
@@ -57,19 +57,19 @@ def test_every_prefix_computes_the_same(
 ) -> None:
     model = tiny(dtype=dtype, **variant)
     whole = {name: model.logits(tokens) for name, tokens in SEQUENCES.items()}
-    ledger = Ledger()
+    context = PassContext()
     seen = []
 
     def check(name: str, graph: Graph) -> None:
         seen.append(name)
-        weights = with_weights(model.weights, ledger.recipes)
+        weights = with_weights(model.weights, context.recipes)
         if "slots" not in graph.input_names:
             check_whole(model, graph, whole, tolerance)
         else:
             check_paged(paged(graph, weights, 4), whole, "rows" in graph.input_names, tolerance)
 
-    run_passes(model.graph, build_pipeline(options(level), ledger), print_after=check)
-    assert set(seen) == {p.name for p in build_pipeline(options(level), Ledger())}
+    run_passes(model.graph, build_pipeline(options(level), context), print_after=check)
+    assert set(seen) == {p.name for p in build_pipeline(options(level), PassContext())}
 
 
 def test_kernels_at_level_2(tiny) -> None:
@@ -133,7 +133,7 @@ def test_compiling_twice_gives_the_same_text(tiny) -> None:
 
 
 def test_pass_names_are_kebab_case_and_explained() -> None:
-    for step in build_pipeline(options(3), Ledger()):
+    for step in build_pipeline(options(3), PassContext()):
         assert step.name == step.name.lower()
         assert "_" not in step.name
         assert 10 < len(step.why) < 110

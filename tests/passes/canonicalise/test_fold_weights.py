@@ -7,7 +7,7 @@ from inferir.ir.graph.graph import structural_text
 from inferir.ir.graph.interpreter import interpret
 from inferir.ir.graph.parser import parse_graph
 from inferir.passes.canonicalise.fold_weights import FoldWeights
-from inferir.passes.context import Ledger
+from inferir.passes.context import PassContext
 
 BEFORE = """graph @g(%x: f32[T, 8], %ids: i32[T]) -> (%9 as "y", %10 as "z") {
   %1 = core.weight {name="model.layers.0.attn.q.weight"} : f32[6, 8]
@@ -32,29 +32,29 @@ AFTER = """graph @g(%x: f32[T, 8], %ids: i32[T]) -> (%9 as "y", %10 as "z") {
 
 
 def test_golden(run) -> None:
-    ledger = Ledger()
+    context = PassContext()
     before = parse_graph(BEFORE)
-    after = FoldWeights(ledger).run(before)
+    after = FoldWeights(context).run(before)
     assert structural_text(after) == structural_text(parse_graph(AFTER))
-    assert list(ledger.recipes) == ["model.layers.0.attn.q+k.packed", "constant.cos"]
-    want, got = run(before), run(after, recipes=ledger.recipes, sources=before)
+    assert list(context.recipes) == ["model.layers.0.attn.q+k.packed", "constant.cos"]
+    want, got = run(before), run(after, recipes=context.recipes, sources=before)
     for name, tensor in want.items():
         torch.testing.assert_close(got[name], tensor)
 
 
 def test_recipes_read_checkpoint_weights_only() -> None:
-    ledger = Ledger()
-    FoldWeights(ledger).run(parse_graph(BEFORE))
-    recipe = ledger.recipes["model.layers.0.attn.q+k.packed"]
+    context = PassContext()
+    FoldWeights(context).run(parse_graph(BEFORE))
+    recipe = context.recipes["model.layers.0.attn.q+k.packed"]
     assert set(recipe.weights()) == {"model.layers.0.attn.q.weight", "model.layers.0.attn.k.weight"}
     assert recipe.inputs == ()
-    out = interpret(ledger.recipes["constant.cos"], {})["value"]
+    out = interpret(context.recipes["constant.cos"], {})["value"]
     torch.testing.assert_close(out, torch.arange(12.0).cos()[None])
 
 
 def test_equal_names_are_numbered() -> None:
-    ledger = Ledger()
-    FoldWeights(ledger).run(
+    context = PassContext()
+    FoldWeights(context).run(
         parse_graph("""graph @g(%x: f32[T, 4]) -> (%4 as "y", %5 as "z") {
       %1 = core.weight {name="w"} : f32[4]
       %2 = tensor.exp(%1) : f32[4]
@@ -64,7 +64,7 @@ def test_equal_names_are_numbered() -> None:
       %5 = tensor.mul(%x, %3) : f32[T, 4]
     }""")
     )
-    assert list(ledger.recipes) == ["w.exp", "w.exp.2"]
+    assert list(context.recipes) == ["w.exp", "w.exp.2"]
 
 
 def test_numbers_and_plain_weights_are_not_folded() -> None:
@@ -74,9 +74,9 @@ def test_numbers_and_plain_weights_are_not_folded() -> None:
       %3 = tensor.mul(%x, %1) : f32[T, 4]
       %4 = tensor.mul(%3, %2) : f32[T, 4]
     }""")
-    ledger = Ledger()
-    assert FoldWeights(ledger).run(graph) is graph
-    assert not ledger.recipes
+    context = PassContext()
+    assert FoldWeights(context).run(graph) is graph
+    assert not context.recipes
 
 
 @pytest.mark.parametrize("rows", ["T", "R"])

@@ -14,7 +14,7 @@ from inferir.ir.graph.interpreter import interpret
 from inferir.ir.graph.parser import parse_graph
 from inferir.ir.graph.types import TensorType
 from inferir.ir.graph.verifier import verify
-from inferir.passes.context import Ledger
+from inferir.passes.context import PassContext
 from inferir.passes.fuse.fuse_regions import FuseRegions
 
 H = 64
@@ -55,7 +55,7 @@ def run(graph: Graph) -> list[torch.Tensor]:
     return list(interpret(graph, inputs, weights).values())
 
 
-def fused(*outputs: Value, fuse: bool = True, ledger: Ledger | None = None) -> list[str]:
+def fused(*outputs: Value, fuse: bool = True, context: PassContext | None = None) -> list[str]:
     """Names of the kernels for these outputs, after checking that they compute the same."""
     inputs: dict[Value, None] = {}
     stack = list(outputs)
@@ -65,7 +65,7 @@ def fused(*outputs: Value, fuse: bool = True, ledger: Ledger | None = None) -> l
         if value.op == "core.input":
             inputs[value] = None
     graph = Graph(tuple(inputs), outputs)
-    after = FuseRegions(fuse, ledger or Ledger()).run(graph)
+    after = FuseRegions(fuse, context or PassContext()).run(graph)
     verify(after)
     for got, want in zip(run(after), run(graph), strict=True):
         torch.testing.assert_close(got, want)
@@ -73,8 +73,8 @@ def fused(*outputs: Value, fuse: bool = True, ledger: Ledger | None = None) -> l
     return [n.attrs["name"] for n in after.nodes if n.op == "kernel.region"]
 
 
-def reasons(ledger: Ledger) -> str:
-    return "\n".join(map(str, ledger.refusals))
+def reasons(context: PassContext) -> str:
+    return "\n".join(map(str, context.refusals))
 
 
 def test_golden() -> None:
@@ -118,16 +118,16 @@ def test_a_product_read_twice_by_its_own_epilogue_fuses() -> None:
 def test_a_product_read_elsewhere_is_stored_once() -> None:
     x = rows("x")
     y = linear(x)
-    ledger = Ledger()
-    assert fused(op("add", op("exp", y), x), linear(y, "v"), ledger=ledger) == ["linear", "exp_add", "linear"]
-    assert "m tensor.exp behind m tensor.linear_packed: the product would be stored twice" in reasons(ledger)
+    context = PassContext()
+    assert fused(op("add", op("exp", y), x), linear(y, "v"), context=context) == ["linear", "exp_add", "linear"]
+    assert "m tensor.exp behind m tensor.linear_packed: the product would be stored twice" in reasons(context)
 
 
 def test_a_norm_stays_in_front_of_the_product() -> None:
     x = rows("x")
-    ledger = Ledger()
-    assert fused(linear(norm(op("add", linear(x), x)), "v"), ledger=ledger) == ["linear_add", "rms_norm", "linear"]
-    assert "nn.rms_norm needs more than one element of the product" in reasons(ledger)
+    context = PassContext()
+    assert fused(linear(norm(op("add", linear(x), x)), "v"), context=context) == ["linear_add", "rms_norm", "linear"]
+    assert "nn.rms_norm needs more than one element of the product" in reasons(context)
 
 
 def test_residual_and_norm_share_a_kernel_with_two_results() -> None:
@@ -146,9 +146,9 @@ def test_halves_that_alternate() -> None:
 def test_halves_side_by_side_are_not_an_epilogue() -> None:
     y = linear(rows("x"), n=128)
     gate, up = (op("slice", y, dim=1, start=a, stop=a + 64) for a in (0, 64))
-    ledger = Ledger()
-    assert fused(op("nn.gated_act", gate, up, kind="silu"), ledger=ledger) == ["linear", "gated_act"]
-    assert "its result has shape [T, 64], not [T, 128]" in reasons(ledger)
+    context = PassContext()
+    assert fused(op("nn.gated_act", gate, up, kind="silu"), context=context) == ["linear", "gated_act"]
+    assert "its result has shape [T, 64], not [T, 128]" in reasons(context)
 
 
 def test_the_sum_of_two_products_goes_to_one_of_them() -> None:
@@ -160,9 +160,9 @@ def test_a_kernel_in_between_keeps_neighbours_apart() -> None:
     x = rows("x")
     first = op("exp", x)
     second = op("add", first, norm(linear(first)))
-    ledger = Ledger()
-    assert fused(second, ledger=ledger) == ["exp", "linear", "rms_norm_add"]
-    assert "m tensor.add with m tensor.exp: another kernel lies between them" in reasons(ledger)
+    context = PassContext()
+    assert fused(second, context=context) == ["exp", "linear", "rms_norm_add"]
+    assert "m tensor.add with m tensor.exp: another kernel lies between them" in reasons(context)
 
 
 def test_an_epilogue_may_not_wait_for_its_own_product() -> None:
@@ -174,12 +174,12 @@ def test_an_epilogue_may_not_wait_for_its_own_product() -> None:
 def test_different_rows_stay_apart_and_gathers_read_from_memory() -> None:
     x = rows("x")
     picked = B.input("rows", TensorType((R,), DType.I32))
-    ledger = Ledger()
-    assert fused(norm(op("gather_rows", op("exp", x), picked)), ledger=ledger) == ["exp", "gather_rms_norm"]
-    assert "different rows: T and R" in reasons(ledger)
+    context = PassContext()
+    assert fused(norm(op("gather_rows", op("exp", x), picked)), context=context) == ["exp", "gather_rms_norm"]
+    assert "different rows: T and R" in reasons(context)
     index = B.input("index", TensorType((T,), DType.I32))
-    assert fused(norm(op("gather_rows", op("exp", x), index)), ledger=ledger) == ["exp", "gather_rms_norm"]
-    assert "it is read whole or by index" in reasons(ledger)
+    assert fused(norm(op("gather_rows", op("exp", x), index)), context=context) == ["exp", "gather_rms_norm"]
+    assert "it is read whole or by index" in reasons(context)
 
 
 def test_readers_of_one_value_become_one_kernel() -> None:
@@ -222,9 +222,9 @@ def test_equal_layers_have_equal_bodies() -> None:
 
 def test_refusals_name_each_pair_once() -> None:
     x = rows("x")
-    ledger = Ledger()
-    fused(norm(linear(x)), ledger=ledger)
-    assert len(ledger.refusals) == len(set(ledger.refusals)) == 1
+    context = PassContext()
+    fused(norm(linear(x)), context=context)
+    assert len(context.refusals) == len(set(context.refusals)) == 1
 
 
 STEPS: dict[str, Callable[[Value, Value], Value]] = {

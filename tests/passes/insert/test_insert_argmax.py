@@ -5,7 +5,7 @@ import torch
 
 from inferir.ir.graph.graph import Graph, structural_text
 from inferir.ir.graph.parser import parse_graph
-from inferir.passes.context import Ledger
+from inferir.passes.context import PassContext
 from inferir.passes.insert.insert_argmax import InsertArgmax
 
 BEFORE = """graph @g(%h: f32[T, 16], %rows: i32[R]) -> (%6 as "logits") {
@@ -32,10 +32,10 @@ ROWS = torch.tensor([4, 1, 1], dtype=torch.int32)
 
 
 def refused(text: str) -> str:
-    ledger = Ledger()
+    context = PassContext()
     graph = parse_graph(text)
-    assert InsertArgmax(ledger=ledger).run(graph) is graph
-    (refusal,) = ledger.refusals
+    assert InsertArgmax(context=context).run(graph) is graph
+    (refusal,) = context.refusals
     return str(refusal)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from inferir.ir.graph.parser import parse_graph
-from inferir.passes.context import Ledger
+from inferir.passes.context import PassContext
 from inferir.passes.merge.merge_gate_up import MergeGateUp
 
 BEFORE = """graph @g(%x: f32[T, 8]) -> (%5 as "y") {
@@ -48,8 +48,8 @@ def test_biases_are_joined_too(golden) -> None:
 def test_refusals_are_recorded(old: str, new: str, reason: str) -> None:
     text = BEFORE.replace("(%x: f32[T, 8])", "(%x: f32[T, 8], %b: f32[6], %z: f32[T, 8])").replace(old, new)
     graph = parse_graph(text)
-    ledger = Ledger()
-    assert MergeGateUp(ledger).run(graph) is graph
-    (refusal,) = ledger.refusals
+    context = PassContext()
+    assert MergeGateUp(context).run(graph) is graph
+    (refusal,) = context.refusals
     assert reason in refusal.reason
     assert str(refusal).startswith("merge-gate-up: mlp nn.gated_act: ")

@@ -1,7 +1,7 @@
 """merge-qkv: one product for what attention reads."""
 
 from inferir.ir.graph.parser import parse_graph
-from inferir.passes.context import Ledger
+from inferir.passes.context import PassContext
 from inferir.passes.merge.merge_qkv import MergeQkv
 
 BEFORE = """graph @g(%x: f32[T, 8]) -> (%14 as "y") {
@@ -49,9 +49,9 @@ def test_a_bias_on_one_of_them_is_refused() -> None:
         "linear(%x, %2)", "linear(%x, %2, %b)"
     )
     graph = parse_graph(text)
-    ledger = Ledger()
-    assert MergeQkv(ledger).run(graph) is graph
-    assert [str(r) for r in ledger.refusals] == ["merge-qkv: attn.q tensor.linear: some have a bias and some have not"]
+    context = PassContext()
+    assert MergeQkv(context).run(graph) is graph
+    assert [str(r) for r in context.refusals] == ["merge-qkv: attn.q tensor.linear: some have a bias and some have not"]
 
 
 def test_a_single_product_stays(golden) -> None:
