@@ -58,28 +58,29 @@ def capture(
     from inferir import SamplingParams
 
     executor = llm.engine.executor
-    run = executor.run
+    run = executor.wait
     found: list[Any] = []
 
-    def observe(descriptor: Any, counts: Any) -> Any:
+    def observe(step: Any) -> Any:
+        descriptor, counts = step
         if counts.tokens == tokens and counts.rows + counts.greedy == sequences and not found:
             program = executor.program(descriptor)
-            run(descriptor, counts)
+            run(step)
             groups, limits = [], [probe.measure()]
             for _ in range(GROUPS):
                 seconds = np.array([_stamps(program, counts) for _ in range(-(-repeats // GROUPS))])
                 limits.append(probe.measure())
                 groups.append((_larger(*limits[-2:]), seconds))
             found.append((program.bucket, counts, groups, executor.inputs["attn_items"].copy()))
-        return run(descriptor, counts)
+        return run(step)
 
     rng = random.Random(0)
-    executor.run = observe
+    executor.wait = observe
     try:
         prompts = [[rng.randrange(100, 10000) for _ in range(prompt)] for _ in range(sequences)]
         llm.generate(prompts, SamplingParams(max_tokens=40 + 2 * sequences, temperature=0.0, ignore_eos=True))
     finally:
-        executor.run = run
+        executor.wait = run
     if not found:
         raise SystemExit(f"no step of {tokens} tokens came about; is it beyond the artifact's max_num_batched_tokens?")
     return found[0]  # type: ignore[no-any-return]

@@ -33,7 +33,7 @@ class Phases:
         self._wrap(engine.batch, "prepare", "inputs")
         self._wrap(engine._scores, "prepare", "inputs")
         self._wrap(engine, "_mask", "inputs")
-        self._wrap(engine, "_deliver_all", "output")
+        self._wrap(engine._delivery, "deliver", "output")
         self._profile(engine.executor)
 
     def step(self) -> None:
@@ -59,7 +59,8 @@ class Phases:
     def _profile(self, executor: Any) -> None:
         """Have the step program stamp its operations, and split its time between sampling and the model."""
 
-        def run(descriptor: Any, counts: Any) -> Any:
+        def run(step: Any) -> Any:
+            descriptor, counts = step
             program = executor.program(descriptor)
             start = time.perf_counter()
             cycles = program.profile(counts)
@@ -75,7 +76,7 @@ class Phases:
             self._now["model"] += seconds * (1 - share)
             return executor.outputs(counts)
 
-        executor.run = run
+        executor.wait = run
 
 
 def measure(artifact: str, sequences: int, steps: int) -> dict[str, float]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from inferir.ir.contract.kv_specs import plan_lanes
-from inferir.runtime.engine.engine import Engine, ModelLimits
+from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_options import EngineOptions
+from inferir.runtime.engine.model_limits import ModelLimits
 from inferir.runtime.executor.cpu.cpu_executor import CpuExecutor
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.cache_size import plan_blocks

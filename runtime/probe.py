@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from inferir.ir.errors import EngineError
 from inferir.runtime.engine.engine import Engine
+from inferir.runtime.executor.base import Step
 from inferir.runtime.requests.scheduled import Scheduled
 from inferir.runtime.sampling.sampling_params import SamplingParams
 
@@ -32,7 +33,7 @@ def sequence_logits(engine: Engine, sequences: Sequence[Sequence[int]], chunk: i
     chunk = limit if chunk is None else chunk
     if not 1 <= chunk <= limit:
         raise EngineError(f"chunk must be from 1 to {limit} tokens for {len(sequences)} sequences, not {chunk}")
-    requests = [engine.make_request(s, SamplingParams(temperature=0.0)) for s in sequences]
+    requests = [engine.requests.make(s, SamplingParams(temperature=0.0))[0] for s in sequences]
     parts: dict[int, list[Logits]] = {i: [] for i in range(len(requests))}
     try:
         while any(r.remaining for r in requests):
@@ -55,7 +56,7 @@ def _step(engine: Engine, scheduled: list[Scheduled]) -> Logits:
         if not engine.kv.reserve(s.request.blocks, s.request.computed, s.request.computed + s.tokens):
             raise EngineError("the sequences do not fit into the KV cache together; give it more memory or less text")
     step = engine.batch.prepare(scheduled)
-    inputs = engine.executor.inputs
+    executor, inputs = engine.executor, engine.executor.inputs
     width = len(inputs["rows"])
     parts = []
     for start in range(0, step.counts.tokens, width):
@@ -63,7 +64,8 @@ def _step(engine: Engine, scheduled: list[Scheduled]) -> Logits:
         inputs["rows"][:count] = np.arange(start, start + count)
         for name in ("temperature", "masked", "edit_count"):  # greedy, unchanged rows: only the logits matter
             inputs[name][:count] = 0
-        parts.append(engine.executor.run(step.descriptor, step.counts._replace(rows=count, greedy=0)).logits.copy())
+        counts = step.counts._replace(rows=count, greedy=0)
+        parts.append(executor.wait(executor.submit(Step(step.descriptor, counts))).logits.copy())
     for s in scheduled:
         s.request.computed += s.tokens
     return np.concatenate(parts)

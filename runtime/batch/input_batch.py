@@ -138,12 +138,15 @@ class InputBatch:
         last.step = replace(step, counts=counts)
         last.steps = _same_split(last.position)
 
-    def append(self, request: Request, token: int) -> None:
-        """Add a sampled token to the request and to its row."""
-        if request.num_tokens < self._tokens.shape[1]:
-            self._tokens[request.row, request.num_tokens] = token
-        request.outputs.append(token)
-        self._sampling.append(request.row, token)
+    def append(self, request: Request, tokens: Sequence[int]) -> None:
+        """Add the tokens that a step brought to the request and to its row."""
+        for token in tokens:
+            if request.num_tokens < self._tokens.shape[1]:
+                self._tokens[request.row, request.num_tokens] = token
+            request.outputs.append(token)
+            self._sampling.append(request.row, token)
+        if len(tokens) > 1:
+            self._last = None  # all but the last have no keys and values yet
 
     def constrain(self, index: int, fill: Callable[[Array], object]) -> None:
         """Let `fill` write which tokens logit row `index` of the prepared step may draw; see `SamplingRows`."""

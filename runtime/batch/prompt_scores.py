@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from inferir.ir.contract.symbols import StepCounts
+from inferir.runtime.executor.base import StepOutputs
 from inferir.runtime.requests.request import Request
 from inferir.runtime.requests.scheduled import Scheduled
 from inferir.runtime.sampling.token_logprobs import token_logprobs
@@ -53,11 +53,11 @@ class PromptScores:
             inputs["top_p"][counts.rows : row] = 1
         return counts._replace(rows=row)
 
-    def take(self, logits: npt.NDArray[np.float32]) -> None:
+    def take(self, outputs: StepOutputs) -> None:
         """Append what the step's rows say to the requests."""
         for score in self._scores:
             request = score.request
             if request.prompt_logprobs is not None:
                 top = request.params.prompt_logprobs or 0
                 token = request.prompt[score.position]
-                request.prompt_logprobs.append(token_logprobs(logits[score.row], token, top))
+                request.prompt_logprobs.append(token_logprobs(outputs.row_logits(score.row)[0], token, top))

@@ -7,6 +7,7 @@ the first towards the second under a token budget, a budget of logit rows and a 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 
@@ -162,12 +163,13 @@ class Scheduler:
             return most
         return min(most, max(shared, 2 * len(self.running)))
 
-    def complete(self, plan: StepPlan) -> None:
-        """The step has run: its tokens are computed, and blocks that it filled may be found by others."""
-        for s in plan.scheduled:
-            request = s.request
-            request.computed += s.tokens
-            full = request.computed // self.kv.block_size
+    def complete(self, plan: StepPlan, accepted: Sequence[int]) -> None:
+        """The step has run: of the tokens that it computed for each request, in the plan's order, the first `accepted`
+        stand, and blocks that those filled may be found by others.
+        """
+        for (request, _), count in zip(plan.scheduled, accepted, strict=True):
+            request.computed += count
+            full = min(request.computed, request.num_tokens) // self.kv.block_size
             if request.hashes is not None and full > request.committed:
                 hashes = request.hashes.upto(full, request.tokens)
                 self.kv.commit(request.blocks, hashes, request.committed, full)

@@ -1,10 +1,10 @@
-"""What the engine needs from a device: input arrays to fill, and one call that runs a step over them."""
+"""What the engine needs from a device: input arrays to fill, and steps that run over them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +14,30 @@ from inferir.ir.contract.split_kv import Splitting
 from inferir.ir.contract.symbols import StepCounts
 
 
+class Step(NamedTuple):
+    """A step whose inputs are in place: which program runs it, and over how much of them."""
+
+    descriptor: BatchDescriptor
+    counts: StepCounts
+
+
 @dataclass(frozen=True)
 class StepOutputs:
-    """Views of the step's outputs, valid until the next step: `tokens` [R] i32, `logits` [R, V] f32, and `greedy` [G]
-    i32, the tokens of rows that have no logits.
+    """Views of the step's outputs, valid until the next step is submitted.
+
+    tokens: [R, N] i32, the tokens that each row brings, N at most; one below 0 is none, and first in its row it says
+    that none can be drawn. greedy: [G, N] i32, those of rows that have no logits. logits: [R · N, V] f32, those of the
+    tokens of row 0, then of row 1, ….
     """
 
     tokens: npt.NDArray[np.int32]
     logits: npt.NDArray[np.float32]
-    greedy: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    greedy: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 1), np.int32))
+
+    def row_logits(self, row: int) -> npt.NDArray[np.float32]:
+        """Logits [N, V] of row `row`."""
+        width = self.tokens.shape[1]
+        return self.logits[row * width : (row + 1) * width]
 
 
 class Executor(Protocol):
@@ -56,8 +71,15 @@ class Executor(Protocol):
         """The most tokens an attention work item may have in such a step."""
         ...
 
-    def run(self, descriptor: BatchDescriptor, counts: StepCounts) -> StepOutputs:
-        """Run one step over what is in `inputs`. Raises `EngineError` if the device fails."""
+    def submit(self, step: Step) -> Any:
+        """Have a step run over what is in `inputs`, which stay as they are until `wait` has returned; a handle for
+        that. A device of its own begins now, so that the host may do other work; one that computes on the host's
+        threads may leave it all to `wait`. Raises `EngineError` if the engine is closed.
+        """
+        ...
+
+    def wait(self, handle: Any) -> StepOutputs:
+        """The outputs of the step that was submitted last. Raises `EngineError` if the device fails."""
         ...
 
     def close(self) -> None:

@@ -9,16 +9,16 @@ from inferir.runtime.sampling.token_logprobs import TokenLogprobs
 
 
 class Update(NamedTuple):  # one per sequence and step, as `Scheduled`
-    """What one step brought a request: `token`, the text it lets go, and, with the last one, why it ended.
+    """What one step brought a request: `tokens`, the text they let go, and, with the last ones, why it ended.
 
     finish_reason is "stop" (end-of-sequence, stop token or stop string, named by stop_reason unless it is
     end-of-sequence), "length", "abort" or "error" (the request's `error` then says what went wrong); None means that
-    the request goes on. logprobs are there if the request asked for them.
+    the request goes on. logprobs: one for each of the tokens if the request asked for them, else empty.
     """
 
     request: Request
-    token: int | None
+    tokens: tuple[int, ...]
     text: str
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    logprobs: TokenLogprobs | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()

@@ -15,7 +15,7 @@ from inferir.ir.errors import InferirError, QueueFullError, RequestError
 from inferir.ir.system.child import die_with_parent
 from inferir.runtime.build_engine import load_engine
 from inferir.runtime.engine.engine import Engine
-from inferir.runtime.engine.engine_grammars import EngineGrammars
+from inferir.runtime.engine.engine_loop import EngineLoop
 from inferir.runtime.engine.engine_options import EngineOptions
 from inferir.runtime.fresh_memory import FreshMemory
 from inferir.runtime.requests.request import Grammar, Request
@@ -34,9 +34,10 @@ class EngineProcess:
 
     def __init__(self, engine: Engine, socket: zmq.Socket[bytes]) -> None:
         self.engine = engine
+        self.loop = EngineLoop(engine)
         self.socket = socket
+        self.events: list[m.TokenEvent] = []
         self.compiling: dict[str, list[Request]] = {}
-        self.grammars = EngineGrammars(engine)
         self.fresh = FreshMemory(engine.executor, engine.kv.pool)
         self.open = True
 
@@ -44,9 +45,11 @@ class EngineProcess:
         """Run one request, so that the first real one finds code and weights in memory."""
         if self.engine.capacity < 2:
             return
-        request = self.engine.add_request([0], SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True))
+        params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+        (request,) = self.engine.requests.make([0], params)
+        self.loop.add({request: lambda update: None})
         while request.finish_reason is None:
-            self.engine.step()
+            self.loop.turn()
 
     def run(self) -> None:
         """Serve until `Shutdown`."""
@@ -79,7 +82,7 @@ class EngineProcess:
             case m.Add():
                 self._add(message)
             case m.Abort():
-                self.engine.abort(message.id)
+                self.loop.abort(message.id)
                 self.send(self.stats())
             case m.Ping():
                 self.send(self.stats())
@@ -89,7 +92,7 @@ class EngineProcess:
     def _add(self, message: m.Add) -> None:
         try:
             grammar = None if message.structured is None else self._grammar(message.structured)
-            requests = self.engine.add_requests(
+            requests = self.engine.requests.make(
                 message.prompt,
                 SamplingParams.parse(message.params),
                 message.id,
@@ -97,6 +100,7 @@ class EngineProcess:
                 cache_salt=message.cache_salt,
                 grammar=grammar,
             )
+            self.loop.add(dict.fromkeys(requests, self._note))
         except InferirError as error:
             self._refuse(message.id, error)
             return
@@ -113,14 +117,17 @@ class EngineProcess:
         """Start to compile a grammar, in a thread. The server has checked what can be checked before."""
         from inferir.runtime.structured import StructuredSpec
 
-        return self.grammars.compile(StructuredSpec.checked(spec.kind, spec.value, spec.source))
+        return self.loop.grammars.compile(StructuredSpec.checked(spec.kind, spec.value, spec.source))
 
     def _step(self) -> None:
-        updates = self.engine.step()
+        self.loop.turn()
         self._settle()
-        events = [_event(u) for u in updates]
-        if events:
-            self.send(m.Updates(events, self.stats()))
+        if self.events:
+            self.send(m.Updates(self.events, self.stats()))
+            self.events = []
+
+    def _note(self, update: Update) -> None:
+        self.events.append(_event(update))
 
     def _settle(self) -> None:
         """Accept or refuse what waited for its grammar."""
@@ -135,32 +142,31 @@ class EngineProcess:
                     self._refuse(name, error, internal=not isinstance(error, RequestError))
 
     def close(self) -> None:
-        self.grammars.close()
-        self.engine.close()
+        self.loop.close()
 
 
 def _event(update: Update) -> m.TokenEvent:
     request = update.request
     event = m.TokenEvent(
         id=request.id,
-        token=update.token,
+        tokens=update.tokens,
         text=update.text,
         finish_reason=update.finish_reason,
         stop_reason=update.stop_reason,
-        logprobs=_logprobs(update.logprobs),
+        logprobs=tuple(map(_logprobs, update.logprobs)),
         error=request.error,
         internal=request.internal,
     )
-    first = len(request.outputs) == 1 and update.token is not None
+    first = 0 < len(request.outputs) == len(update.tokens)
     if first:
         event.queued = request.timing.queue
     if request.prompt_logprobs is not None and (first or not request.outputs):  # an answer may have no token at all
-        event.prompt_logprobs = [_logprobs(p) for p in request.prompt_logprobs]
+        event.prompt_logprobs = [None if p is None else _logprobs(p) for p in request.prompt_logprobs]
     return event
 
 
-def _logprobs(given: TokenLogprobs | None) -> m.Logprobs | None:
-    return None if given is None else m.Logprobs(given.token, given.logprob, given.rank, list(given.top))
+def _logprobs(given: TokenLogprobs) -> m.Logprobs:
+    return m.Logprobs(given.token, given.logprob, given.rank, list(given.top))
 
 
 def main(address: str, artifact: str, options: str) -> None:

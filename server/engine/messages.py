@@ -90,17 +90,17 @@ class Logprobs(msgspec.Struct, array_like=True):
 class TokenEvent(msgspec.Struct, array_like=True):
     """One `Update` of the engine.
 
-    With a request's first token come `queued`, the seconds it waited, and `prompt_logprobs` if it wants them.
+    With a request's first tokens come `queued`, the seconds it waited, and `prompt_logprobs` if it wants them.
     error, internal: why it failed, if finish_reason is "error", and whether that is no fault of the request.
     """
 
     id: str
-    token: int | None
+    tokens: tuple[int, ...]
     text: str
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     queued: float | None = None
-    logprobs: Logprobs | None = None
+    logprobs: tuple[Logprobs, ...] = ()
     prompt_logprobs: list[Logprobs | None] | None = None
     error: str | None = None
     internal: bool = False

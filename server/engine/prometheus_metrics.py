@@ -66,9 +66,10 @@ class Metrics:
     def observe(self, job: Job, event: TokenEvent) -> None:
         """Count what the engine sent for a request."""
         now = time.monotonic()
-        if event.token is not None:
-            self.generation_tokens.inc()
-            self._generated += 1
+        count = len(event.tokens)
+        if count:
+            self.generation_tokens.inc(count)
+            self._generated += count
             if job.tokens == 0:
                 self.prompt_tokens.inc(job.prompt_tokens)
                 self.ttft.observe(now - job.arrival)
@@ -76,8 +77,9 @@ class Metrics:
                 self.queue.observe(job.queued)
                 self.prefill.observe(max(0.0, now - job.arrival - job.queued))
             else:
-                self.itl.observe(now - job.last)
-            job.tokens += 1
+                for _ in event.tokens:  # those of one step share the time since the last
+                    self.itl.observe((now - job.last) / count)
+            job.tokens += count
             job.last = now
         if event.finish_reason is not None:
             self._finished.labels(self._model, event.finish_reason).inc()

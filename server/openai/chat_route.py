@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -99,7 +99,7 @@ class _Answer:
         return {**out, **self._prompt_scores()}
 
     async def stream(self, usage: bool, continuous: bool) -> AsyncIterator[dict[str, Any]]:
-        """First the role of each answer, then a chunk per token that brings text."""
+        """First the role of each answer, then a chunk per step that brings text."""
         generation = self._generation
         head = self._head("chat.completion.chunk")
 
@@ -132,10 +132,10 @@ class _Answer:
             if deltas or event.finish_reason or self._ids or self._logprobs:
                 reason = self._finish_reason(i, event.finish_reason)
                 out = chunk(i, deltas[-1] if deltas else {}, reason, event.stop_reason)
-                if event.logprobs is not None:
-                    out["choices"][0]["logprobs"] = self._given_logprobs([event.logprobs])
+                if event.logprobs:
+                    out["choices"][0]["logprobs"] = self._given_logprobs(event.logprobs)
                 if self._ids:
-                    out["choices"][0]["token_ids"] = [] if event.token is None else [event.token]
+                    out["choices"][0]["token_ids"] = list(event.tokens)
                 yield out
         if usage:
             yield {**head, "choices": [], "usage": generation.usage()}
@@ -174,7 +174,7 @@ class _Answer:
             return "tool_calls"
         return reason
 
-    def _given_logprobs(self, given: list[Logprobs]) -> dict[str, Any] | None:
+    def _given_logprobs(self, given: Sequence[Logprobs]) -> dict[str, Any] | None:
         return chat_logprobs(self._tokenizer, given) if self._logprobs and self._tokenizer is not None else None
 
     def _head(self, kind: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -85,7 +85,7 @@ class _Answer:
         return {**self._head, "choices": choices, "usage": generation.usage()}
 
     async def stream(self, usage: bool, continuous: bool) -> AsyncIterator[dict[str, Any]]:
-        """A chunk per token that brings text."""
+        """A chunk per step that brings text."""
         generation = self._generation
         begun: set[int] = set()
         async for i, event in generation.events():
@@ -97,11 +97,10 @@ class _Answer:
             text = self._echoes[i] + event.text if first else event.text
             choice = self._choice(i, text, event.finish_reason, event.stop_reason)
             if self._fields:
-                given = [] if event.logprobs is None else [event.logprobs]
                 final = event.finish_reason is not None
-                choice["logprobs"] = self._given_logprobs(i, given, first=first, final=final)
+                choice["logprobs"] = self._given_logprobs(i, event.logprobs, first=first, final=final)
             if self._ids:
-                choice["token_ids"] = [] if event.token is None else [event.token]
+                choice["token_ids"] = list(event.tokens)
                 if first:
                     choice["prompt_token_ids"] = generation.prompts[i // generation.n]
             if first:
@@ -119,7 +118,7 @@ class _Answer:
             return {}
         return {"prompt_logprobs": prompt_logprobs(self._tokenizer, self._generation.choices[i].prompt_logprobs or [])}
 
-    def _given_logprobs(self, i: int, given: list[Logprobs], *, first: bool, final: bool) -> dict[str, Any] | None:
+    def _given_logprobs(self, i: int, given: Sequence[Logprobs], *, first: bool, final: bool) -> dict[str, Any] | None:
         """Log-probabilities of the next tokens of sequence i, behind those of an echoed prompt at first."""
         if not self._fields:
             return None

@@ -38,10 +38,8 @@ class Choice:
 
     def add(self, event: TokenEvent) -> None:
         self.text.append(event.text)
-        if event.token is not None:
-            self.tokens.append(event.token)
-        if event.logprobs is not None:
-            self.logprobs.append(event.logprobs)
+        self.tokens += event.tokens
+        self.logprobs += event.logprobs
         if event.prompt_logprobs is not None:
             self.prompt_logprobs = event.prompt_logprobs
         self.finish_reason, self.stop_reason = event.finish_reason, event.stop_reason
@@ -105,7 +103,7 @@ class Generation:
                 raise event
             if self._discard:
                 event = msgspec.structs.replace(
-                    event, token=None, text="", logprobs=None, finish_reason="length", stop_reason=None
+                    event, tokens=(), text="", logprobs=(), finish_reason="length", stop_reason=None
                 )
             self.choices[index].add(event)
             unfinished -= event.finish_reason is not None

@@ -46,20 +46,21 @@ def served(llm: LLM, prompts: list[list[int]], *, threads: int) -> tuple[list[li
     engine: Any = llm.engine
     items, executor = engine.batch._items, engine.executor
     items._splitting = replace(items._splitting, threads=threads)
-    run, logits, merged = executor.run, [], 0
+    run, logits, merged = executor.wait, [], 0
 
-    def observe(descriptor: Any, counts: Any) -> Any:
+    def observe(step: Any) -> Any:
         nonlocal merged
+        counts = step.counts
         merged += counts.merges > 0
-        out = run(descriptor, counts)
+        out = run(step)
         logits.append(out.logits.copy())
         return out
 
-    executor.run = observe
+    executor.wait = observe
     try:
         return [o.token_ids for o in llm.generate(prompts, GREEDY)], logits, merged
     finally:
-        executor.run = run
+        executor.wait = run
 
 
 @pytest.mark.parametrize(("model", "dtype"), [("llama", "f32"), ("gemma3", "bf16")])

@@ -43,9 +43,10 @@ from inferir.ir.contract.split_kv import ITEM_WIDTH, Splitting
 from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.dtypes import DType
-from inferir.runtime.engine.engine import Engine, ModelLimits
+from inferir.runtime.engine.engine import Engine
+from inferir.runtime.engine.model_limits import ModelLimits
 from inferir.runtime.engine.scheduler import SchedulerOptions
-from inferir.runtime.executor.base import StepOutputs
+from inferir.runtime.executor.base import Step, StepOutputs
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.kv_cache import KVCache, table_inputs
 from inferir.runtime.sampling.sampling_params import SamplingParams, seed_i32
@@ -88,7 +89,9 @@ def _draw_inputs(rows: int, edits: int) -> dict[str, np.ndarray]:
 
 @dataclass
 class FakeExecutor:
-    """`windows` holds the window of each KV table (0 = full attention)."""
+    """`windows` holds the window of each KV table (0 = full attention). `width`: tokens that a row brings, of which all
+    but the first have no keys and values yet.
+    """
 
     tables: tuple[Any, ...]
     windows: tuple[int, ...]
@@ -102,6 +105,7 @@ class FakeExecutor:
     steps: list[tuple[BatchDescriptor, StepCounts]] = field(default_factory=list)
     closed: bool = False
     screens: bool = True
+    width: int = 1
 
     def __post_init__(self) -> None:
         i32, t = np.int32, self.max_tokens
@@ -122,7 +126,11 @@ class FakeExecutor:
     def attn_tile(self, descriptor: BatchDescriptor) -> int:
         return 1 if descriptor.decode else self.tile
 
-    def run(self, descriptor: BatchDescriptor, counts: StepCounts) -> StepOutputs:
+    def submit(self, step: Step) -> Step:
+        return step
+
+    def wait(self, handle: Step) -> StepOutputs:
+        descriptor, counts = handle
         self.steps.append((descriptor, counts))
         x = self.inputs
         assert descriptor.tokens == counts.tokens <= self.max_tokens
@@ -145,13 +153,24 @@ class FakeExecutor:
                 owner[first + i] = (row, position + i)
                 assert x["positions"][first + i] == position + i
         assert sorted(owner) == list(range(counts.tokens))
-        logits = np.stack([self._logits(*owner[t]) for t in x["rows"][: counts.rows].tolist()] or [np.zeros(VOCAB)])
-        sampling = zip(x["temperature"], x["seed"].tolist(), x["counter"].tolist(), strict=True)
-        tokens = [draw(z, t, s, c) for z, (t, s, c) in zip(logits[: counts.rows], sampling, strict=False)]
-        greedy = [self._logits(*owner[t]).argmax() for t in x["greedy_rows"][: counts.greedy]] if counts.greedy else []
-        return StepOutputs(
-            np.array(tokens, np.int32), logits[: counts.rows].astype(np.float32), np.array(greedy, np.int32)
-        )
+        tokens = np.zeros((counts.rows, self.width), np.int32)
+        logits = np.zeros((counts.rows, self.width, VOCAB), np.float32)
+        for row, t in enumerate(x["rows"][: counts.rows].tolist()):
+            sampling = float(x["temperature"][row]), int(x["seed"][row]), int(x["counter"][row])
+            tokens[row], logits[row] = self._answer(*owner[t], *sampling)
+        greedy = np.zeros((counts.greedy, self.width), np.int32)
+        for row in range(counts.greedy):
+            greedy[row], _ = self._answer(*owner[int(x["greedy_rows"][row])], 0.0, 0, 0)
+        return StepOutputs(tokens, logits.reshape(-1, VOCAB), greedy)
+
+    def _answer(self, row: int, position: int, temperature: float, seed: int, counter: int) -> tuple[Any, Any]:
+        """The tokens of a row and their logits."""
+        after: list[int] = []
+        logits = []
+        for i in range(self.width):
+            logits.append(self._logits(row, position, after))
+            after.append(draw(logits[-1], temperature, seed, counter + i))
+        return after, logits
 
     def _check_splits(self, items: list[list[int]], counts: StepCounts) -> None:
         """Tokens whose splits have items of their own have one for each, with workspace rows of their own, in order."""
@@ -170,8 +189,8 @@ class FakeExecutor:
         assert len(set(used)) == len(used)
         assert all(0 <= row < self.splitting.rows for row in used)
 
-    def _logits(self, row: int, position: int) -> np.ndarray:
-        """Sum over tables of what the model says after the tokens that each table still shows."""
+    def _logits(self, row: int, position: int, after: Sequence[int] = ()) -> np.ndarray:
+        """Sum over tables of what the model says after the tokens that each table still shows, and then `after`."""
         total = np.zeros(VOCAB, np.float32)
         for table, cache, window in zip(self.tables, self.cache, self.windows, strict=True):
             low = 0 if window == 0 else max(0, position - window + 1)
@@ -180,7 +199,7 @@ class FakeExecutor:
             assert (blocks > 0).all(), "a visible position has no block"
             found = cache[blocks * BLOCK + where % BLOCK]
             assert (found[:, 1] == where).all(), "a block was reused while it was still visible"
-            total += next_logits([0] * low + found[:, 0].tolist(), window)
+            total += next_logits([0] * low + found[:, 0].tolist() + list(after), window)
         return total
 
     kv_bytes = 0

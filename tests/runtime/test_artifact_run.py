@@ -122,7 +122,7 @@ def test_an_abandoned_stream_gives_back_its_blocks(llm: LLM) -> None:
     llm.generate([2], GREEDY)
     assert not llm.engine.has_unfinished
     assert llm.engine.kv.pool.num_used == 0
-    assert not llm._jobs
+    assert not llm._local._loop._takers
 
 
 def test_profile_has_a_time_for_each_operation(llm: LLM) -> None:

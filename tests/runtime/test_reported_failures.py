@@ -89,7 +89,7 @@ def test_host_memory_does_not_grow_with_requests(tiny_artifact: Path) -> None:
             phase(1000 * i)
         assert anonymous_kib() - before < 8 * 1024
         assert threading.active_count() == threads
-        assert not llm._jobs
+        assert not llm._local._loop._takers
         assert not llm.engine.has_unfinished
         prefix = llm.engine.kv.prefix
         assert prefix is not None

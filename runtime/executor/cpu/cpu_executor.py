@@ -14,7 +14,7 @@ from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS
 from inferir.ir.contract.split_kv import Splitting, max_partials
 from inferir.ir.contract.symbols import COUNTED, StepCounts
 from inferir.ir.errors import ArtifactError, EngineError
-from inferir.runtime.executor.base import StepOutputs
+from inferir.runtime.executor.base import Step, StepOutputs
 from inferir.runtime.executor.cpu.step_memory import StepMemory
 from inferir.runtime.executor.cpu.step_program import StepProgram
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool
@@ -71,17 +71,21 @@ class CpuExecutor:
     def attn_tile(self, descriptor: BatchDescriptor) -> int:
         return self.program(descriptor).bucket.attn_tile
 
-    def run(self, descriptor: BatchDescriptor, counts: StepCounts) -> StepOutputs:
+    def submit(self, step: Step) -> Step:
+        """Nothing begins: `wait` computes, on all threads and that of its caller, which have nothing to wait for."""
         if self._closed:
             raise EngineError("the engine is closed")
-        self.program(descriptor).run(counts)
-        return self.outputs(counts)
+        return step
+
+    def wait(self, handle: Step) -> StepOutputs:
+        self.program(handle.descriptor).run(handle.counts)
+        return self.outputs(handle.counts)
 
     def outputs(self, counts: StepCounts) -> StepOutputs:
         """What the last step left, if it had these counts."""
         outputs = self._memory.outputs
-        found = StepOutputs(outputs["tokens"][: counts.rows], outputs["logits"][: counts.rows])
-        return replace(found, greedy=outputs["greedy"][: counts.greedy]) if counts.greedy else found
+        found = StepOutputs(outputs["tokens"][: counts.rows, None], outputs["logits"][: counts.rows])
+        return replace(found, greedy=outputs["greedy"][: counts.greedy, None]) if counts.greedy else found
 
     def close(self) -> None:
         self._closed = True

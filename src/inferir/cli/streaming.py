@@ -54,36 +54,28 @@ class Answer:
 
 
 def answer(llm: LLM, prompt: Sequence[int], params: SamplingParams, write: Callable[[str], None]) -> Answer:
-    """Complete `prompt`, passing text to `write` as it comes. The engine must be idle.
+    """Complete `prompt`, passing text to `write` as it comes.
 
     Raises `RequestError` for what cannot be served, a structure that cannot be compiled included.
     """
-    engine = llm.engine
-    start = time.perf_counter()
-    first = 0.0
-    parts: list[str] = []
-    grammar = llm.grammar(params)
-    if grammar is not None:
-        grammar.result()  # a specification that cannot be used is refused here
-    request = engine.add_request(prompt, params, grammar=grammar)
+    start = time.monotonic()
+    stream = llm.stream(prompt, params)
     try:
-        with interrupt_flag() as interrupted:
-            while request.finish_reason is None:
-                updates = [engine.abort(request.id)] if interrupted.is_set() else engine.step()
-                for update in updates:
-                    if update is None:
-                        continue
-                    if update.token is not None and not first:
-                        first = time.perf_counter() - start
-                    if update.text:
-                        parts.append(update.text)
-                        write(update.text)
+        with on_interrupt(stream.stop):
+            for text in stream:
+                write(text)
     finally:
-        if request.finish_reason is None:
-            engine.abort(request.id)
-    total = time.perf_counter() - start
-    assert request.finish_reason is not None
-    return Answer("".join(parts), len(request.prompt), len(request.outputs), first, total, request.finish_reason)
+        stream.close()
+    whole = stream.output
+    first = whole.outputs[0].timing.first_token
+    return Answer(
+        whole.text,
+        len(whole.prompt_token_ids),
+        len(whole.token_ids),
+        0.0 if first is None else first - start,
+        time.monotonic() - start,
+        whole.finish_reason,
+    )
 
 
 def has_chat_template(artifact: Path) -> bool:
@@ -97,14 +89,6 @@ def write(text: str) -> None:
     """Show a piece of an answer at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-@contextmanager
-def interrupt_flag() -> Iterator[threading.Event]:
-    """Inside, the first Ctrl-C sets the event instead of raising `KeyboardInterrupt`; a second one raises."""
-    event = threading.Event()
-    with on_interrupt(event.set):
-        yield event
 
 
 @contextmanager

@@ -20,7 +20,7 @@ PARAMS = (
 def served(engine: Engine, *, fresh: bool, extra: SamplingParams | None = None) -> tuple[list[Any], list[Any], int]:
     """Outputs of requests that join and leave, the inputs of all steps, and how many steps were moved on."""
     executor: Any = engine.executor
-    run, seen, moved = executor.run, [], 0
+    run, seen, moved = executor.wait, [], 0
     advance = engine.batch._advance
 
     def counted(last: Any) -> Any:
@@ -28,17 +28,18 @@ def served(engine: Engine, *, fresh: bool, extra: SamplingParams | None = None) 
         moved += 1
         return advance(last)
 
-    def observe(descriptor: Any, counts: Any) -> Any:
+    def observe(step: Any) -> Any:
+        descriptor, counts = step
         sizes = {"attn_items": counts.items, "ids": counts.tokens, "positions": counts.tokens}
         names = (*sizes, "rows", "temperature", "seed", "counter", "masked", "edit_count", "top_k", "top_p")
         tables = {t.slots: counts.tokens for t in engine.kv.tables} | {
             t.block_tables: counts.seqs for t in engine.kv.tables
         }
-        step = {n: executor.inputs[n][: sizes.get(n, counts.rows)].copy() for n in names}
-        seen.append((descriptor, counts, step | {n: executor.inputs[n][:c].copy() for n, c in tables.items()}))
-        return run(descriptor, counts)
+        inputs = {n: executor.inputs[n][: sizes.get(n, counts.rows)].copy() for n in names}
+        seen.append((descriptor, counts, inputs | {n: executor.inputs[n][:c].copy() for n, c in tables.items()}))
+        return run(step)
 
-    executor.run = observe
+    executor.wait = observe
     engine.batch._advance = counted  # type: ignore[method-assign]
     requests = [engine.add_request(list(range(1, 4 + 3 * i)), p) for i, p in enumerate(PARAMS)]
     while engine.has_unfinished:

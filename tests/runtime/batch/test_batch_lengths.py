@@ -22,16 +22,17 @@ def served(engine: Engine, prompts: Sequence[int]) -> list[dict[int, int]]:
     requests = [engine.add_request(list(range(1, n + 1)), params) for n in prompts]
     seen: list[dict[int, int]] = [{} for _ in prompts]
     executor: Any = engine.executor
-    run = executor.run
+    run = executor.wait
 
-    def observe(descriptor: Any, counts: Any) -> Any:
+    def observe(step: Any) -> Any:
+        counts = step.counts
         owner = {r.row: i for i, r in enumerate(requests) if r.row >= 0}
         for row, first, count, position, _, _ in inputs["attn_items"][: counts.items].tolist():
             for i in range(count):
                 seen[owner[row]][position + i] = int(inputs["lengths"][first + i])
-        return run(descriptor, counts)
+        return run(step)
 
-    executor.run = observe
+    executor.wait = observe
     while engine.has_unfinished:
         engine.step()
     return seen

@@ -111,15 +111,16 @@ def test_every_token_is_computed_once_over_all_its_splits(
 def served(engine: Engine) -> tuple[list[list[int]], int, list[Any]]:
     """Outputs of sequences that outgrow several splits, how many steps merged, and the items of all steps."""
     executor: Any = engine.executor
-    run, seen, merges = executor.run, [], 0
+    run, seen, merges = executor.wait, [], 0
 
-    def observe(descriptor: Any, counts: Any) -> Any:
+    def observe(step: Any) -> Any:
         nonlocal merges
+        counts = step.counts
         merges += counts.merges > 0
         seen.append((counts, executor.inputs["attn_items"][: counts.items].copy()))
-        return run(descriptor, counts)
+        return run(step)
 
-    executor.run = observe
+    executor.wait = observe
     params = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True)
     requests = [engine.add_request(list(range(1, n)), params) for n in (3, 9, 22)]
     while engine.has_unfinished:

@@ -24,7 +24,7 @@ def drain(engine: Engine) -> dict[str, list[int]]:
     streamed: dict[str, list[int]] = {}
     while engine.has_unfinished:
         for update in engine.step():
-            streamed.setdefault(update.request.id, []).append(update.token)
+            streamed.setdefault(update.request.id, []).extend(update.tokens)
             if update.finish_reason:
                 assert update.request.outputs == streamed[update.request.id]
     assert engine.kv.pool.num_used == 0

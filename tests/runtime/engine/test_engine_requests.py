@@ -62,11 +62,11 @@ def test_logprobs_of_answers(make_engine: MakeEngine) -> None:
     other = engine.add_request([1, 2], SamplingParams(temperature=0.0, max_tokens=7))
     updates = drain(engine)
     rows = raw_logits(make_engine, prompt + request.outputs[:-1])[len(prompt) - 1 :]
-    got = [u.logprobs for u in updates if u.request is request]
+    got = [found for u in updates if u.request is request for found in u.logprobs]
     for row, token, found in zip(rows, request.outputs, got, strict=True):
         assert found == token_logprobs(row, token, 4)
         assert found.top[0][0] == int(row.argmax())
-    assert all(u.logprobs is None for u in updates if u.request is other)
+    assert not any(u.logprobs for u in updates if u.request is other)
 
 
 @pytest.mark.parametrize("length", [1, 2, 4, 8, 9, 23])
@@ -158,7 +158,7 @@ def test_a_group_is_queued_whole_or_not_at_all(make_engine: MakeEngine) -> None:
 
 def broken_rows(engine: Engine, prompt: list[int], token: int = -1) -> None:
     """Let the device draw `token` for requests with this prompt."""
-    run, prepare = engine.executor.run, engine.batch.prepare
+    run, prepare = engine.executor.wait, engine.batch.prepare
     sampled: list[Request] = []
 
     def watched(*arguments: Any) -> Any:
@@ -174,7 +174,7 @@ def broken_rows(engine: Engine, prompt: list[int], token: int = -1) -> None:
         return outputs
 
     engine.batch.prepare = watched  # type: ignore[method-assign]
-    engine.executor.run = bad  # type: ignore[method-assign]
+    engine.executor.wait = bad  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB])
@@ -189,7 +189,7 @@ def test_a_row_without_a_token_ends_its_request_only(make_engine: MakeEngine, re
     assert (bad.outputs, bad.finish_reason) == ([], "error")
     assert bad.error is not None
     assert "no token can follow" in bad.error
-    assert [(u.token, u.finish_reason) for u in updates if u.request is bad] == [(None, "error")]
+    assert [(u.tokens, u.finish_reason) for u in updates if u.request is bad] == [((), "error")]
     assert engine.stats().finished == {"length": 2, "error": 1}
 
 
@@ -241,13 +241,13 @@ def test_a_request_waits_for_its_grammar_and_follows_it(make_engine: MakeEngine,
     grammar = FakeGrammar(3)
     future.set_result(grammar)
     masks: list[int] = []
-    run = engine.executor.run
+    run = engine.executor.wait
 
     def watch(*arguments: Any) -> StepOutputs:
         masks.append(int(engine.executor.inputs["masked"][0]))
         return run(*arguments)
 
-    engine.executor.run = watch  # type: ignore[method-assign]
+    engine.executor.wait = watch  # type: ignore[method-assign]
     drain(engine)
     assert (len(guided.outputs), guided.finish_reason) == (3, "stop")
     assert masks == [1, 1, 1]
@@ -376,12 +376,12 @@ def test_thrashing_makes_progress_and_repeats_nothing(make_engine: MakeEngine) -
     requests = [add(engine, i) for i in range(6)]
     streamed: dict[str, list[Any]] = {}
     for update in drain(engine):
-        streamed.setdefault(update.request.id, []).append((update.token, update.logprobs))
+        streamed.setdefault(update.request.id, []).append((update.tokens, update.logprobs))
     assert engine.scheduler.num_preemptions > 0
     for i, request in enumerate(requests):
         alone = make_engine()
         same = add(alone, i)
-        assert streamed[request.id] == [(u.token, u.logprobs) for u in drain(alone)]
+        assert streamed[request.id] == [(u.tokens, u.logprobs) for u in drain(alone)]
         assert len(same.outputs) == 50
     assert engine.stats().steps < 6 * 55 * 1.5
 

@@ -13,18 +13,28 @@ from inferir.ir.graph.dtypes import DType
 from inferir.runtime.engine.scheduler import Scheduler, SchedulerOptions, StepPlan
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.kv_cache import KVCache, table_inputs
+from inferir.runtime.kv.prefix_cache import PrefixKey
 from inferir.runtime.requests.request import Request, Status
+from inferir.runtime.requests.scheduled import Scheduled
 from inferir.runtime.sampling.sampling_params import SamplingParams
 
 BLOCK = 4
 
 
-def make(num_blocks: int = 33, max_seqs: int = 4, max_tokens: int = 16, window: int = 0, **options: Any) -> Scheduler:
+def make(
+    num_blocks: int = 33,
+    max_seqs: int = 4,
+    max_tokens: int = 16,
+    window: int = 0,
+    caching: bool = False,
+    **options: Any,
+) -> Scheduler:
     size: dict[str, Any] = {"block_size": BLOCK, "kv_heads": 1, "head_dim": 1, "value_dim": 1, "dtype": DType.F32}
     spec = SlidingWindowSpec(**size, window=window) if window else FullAttentionSpec(**size)
     tables = table_inputs((KVCacheGroup(spec=spec, layers=(0,)),))
     return Scheduler(
-        SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens, **options), KVCache(tables, BlockPool(num_blocks))
+        SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens, **options),
+        KVCache(tables, BlockPool(num_blocks), prefix_caching=caching),
     )
 
 
@@ -37,7 +47,7 @@ def request(scheduler: Scheduler, name: str, prompt: int, total: int = 1000, **f
 def apply(scheduler: Scheduler, plan: StepPlan) -> list[Request]:
     """What the engine does after a step, with a made-up token; the requests that got one."""
     sampled = [s.request for s in plan.scheduled if s.request.remaining == s.tokens]
-    scheduler.complete(plan)
+    scheduler.complete(plan, [s.tokens for s in plan.scheduled])
     for r in sampled:
         r.outputs.append(len(r.outputs))
         if r.num_tokens >= r.max_total:
@@ -306,3 +316,29 @@ def test_a_long_prompt_of_worse_priority_keeps_nobody_better_out() -> None:
     apply(plain, plain.schedule())
     request(plain, "high", 9, priority=0)
     assert shape(plain.schedule()) == [("low", 16)]
+
+
+def test_tokens_that_do_not_stand_are_computed_again() -> None:
+    s = make()
+    a = request(s, "a", 8)
+    apply(s, s.schedule())
+    a.outputs += [11, 12, 13]
+    plan = s.schedule()
+    assert shape(plan) == [("a", 4)]
+    s.complete(plan, [2])
+    assert (a.computed, a.remaining) == (10, 2)
+    assert shape(s.schedule()) == [("a", 2)]
+
+
+def test_tokens_that_stand_before_they_are_known_are_not_found_by_others() -> None:
+    """As drafts that a step accepted: the request gets them only when the step is delivered."""
+    s = make(caching=True)
+    a = request(s, "a", 7, hashes=s.kv.hashes(PrefixKey()))
+    apply(s, s.schedule())
+    assert (a.num_tokens, a.committed) == (8, 1)
+    s.kv.reserve(a.blocks, a.computed, 12)
+    s.complete(StepPlan([Scheduled(a, 5)]), [5])
+    assert (a.computed, a.committed) == (12, 2)
+    a.outputs += [11, 12, 13, 14, 15]
+    apply(s, s.schedule())
+    assert a.committed == 3

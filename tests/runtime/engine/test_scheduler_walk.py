@@ -201,7 +201,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for t in plan.scheduled:
             if t.request.prompt_logprobs is not None:
                 t.request.prompt_logprobs += [SCORE] * len(t.request.unscored(t.tokens))
-        self.s.complete(plan)
+        self.s.complete(plan, [s.tokens for s in plan.scheduled])
         for r in sampled:
             r.outputs.append(len(r.outputs))
             if r.num_tokens >= r.max_total:

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferir.ir.contract.bucket import BatchDescriptor
-from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.errors import EngineError
 from inferir.runtime.engine.engine import Engine
-from inferir.runtime.executor.base import StepOutputs
+from inferir.runtime.executor.base import Step, StepOutputs
 from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.runtime.structured import Grammar, GrammarCompiler, GrammarState, StructuredSpec
 from inferir.runtime.structured.grammar import GrammarLimitError
@@ -40,10 +38,11 @@ def masked_engine(make_engine: MakeEngine) -> MakeEngine:
     def make(**options: Any) -> Engine:
         engine = make_engine(eos=[EOS], max_seqs=4, max_tokens=16, **options)
         device: Any = engine.executor
-        plain = device.run
+        plain = device.wait
 
-        def run(descriptor: BatchDescriptor, counts: StepCounts) -> StepOutputs:
-            outputs = plain(descriptor, counts)
+        def run(step: Step) -> StepOutputs:
+            counts = step.counts
+            outputs = plain(step)
             tokens = outputs.tokens.copy()
             for row in range(counts.rows):
                 if device.inputs["masked"][row]:
@@ -51,7 +50,7 @@ def masked_engine(make_engine: MakeEngine) -> MakeEngine:
                     tokens[row] = np.where(bits, outputs.logits[row], -np.inf).argmax()
             return StepOutputs(tokens, outputs.logits, outputs.greedy)
 
-        device.run = run
+        device.wait = run
         return engine
 
     return make
@@ -139,13 +138,13 @@ def test_logits_that_are_not_numbers_are_no_fault_of_the_request(
     engine: Engine, grammars: GrammarCompiler, grammar: bool
 ) -> None:
     device: Any = engine.executor
-    plain = device.run
+    plain = device.wait
 
-    def run(descriptor: BatchDescriptor, counts: StepCounts) -> StepOutputs:
-        outputs = plain(descriptor, counts)
+    def run(step: Step) -> StepOutputs:
+        outputs = plain(step)
         return StepOutputs(np.full_like(outputs.tokens, -1), np.full_like(outputs.logits, np.nan), outputs.greedy)
 
-    device.run = run
+    device.wait = run
     params = SamplingParams(temperature=1, max_tokens=5)
     spec = grammars.compile_async(StructuredSpec("regex", "a*")) if grammar else None
     request = engine.add_request([1], params, "r", grammar=spec)

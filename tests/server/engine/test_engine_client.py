@@ -67,7 +67,7 @@ def test_answers_equal_those_in_process(tiny_artifact: Path) -> None:
         params = SamplingParams(max_tokens=9, temperature=0.0, ignore_eos=True)
         expected = llm.generate([[1, 2, 3 + i] for i in range(3)], params)
     for got, want in zip(events, expected, strict=True):
-        assert [e.token for e in got] == want.token_ids
+        assert [t for e in got for t in e.tokens] == want.token_ids
         assert "".join(e.text for e in got) == want.text
         assert got[-1].finish_reason == "length"
         assert got[0].queued is not None
@@ -119,7 +119,7 @@ def test_a_killed_engine_is_restarted(tiny_artifact: Path) -> None:
         assert e.value.status == 503
         await until(lambda: client.phase == "ready")
         assert client.pid != pid
-        assert [x.token for x in await collect(client, [5, 6], max_tokens=5)] == [x.token for x in before]
+        assert [x.tokens for x in await collect(client, [5, 6], max_tokens=5)] == [x.tokens for x in before]
 
     with_client(tiny_artifact, body)
 
@@ -174,7 +174,7 @@ def test_a_failure_here_is_not_blamed_on_a_constrained_request(internal: bool, s
     client = EngineClient.__new__(EngineClient)
     inbox: asyncio.Queue[Any] = asyncio.Queue()
     client.observer, client._jobs = None, {"r": Job("r", 0, inbox, 1, constrained=True)}
-    client._deliver(TokenEvent("r", None, "", "error", error="because", internal=internal))
+    client._deliver(TokenEvent("r", (), "", "error", error="because", internal=internal))
     index, error = inbox.get_nowait()
     assert (index, error.status, error.message) == (0, status, "because")
     assert refused(Refused("r", "because", None, internal=internal)).status == status
