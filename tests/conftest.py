@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-pytest_plugins = ["artifacts", "cli_fixtures"]
+pytest_plugins = ["artifacts", "cli_fixtures", "compiled_artifact"]
 
 # A busy machine must not fail a property test for being slow.
 hypothesis.settings.register_profile("inferir", deadline=None)

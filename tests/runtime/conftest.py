@@ -9,39 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from small_limits import limits
 
 from inferir.ir.contract import split_kv as attn_split
-from inferir.ir.contract.artifact import (
-    ArenaArg,
-    Arg,
-    BucketRecord,
-    Call,
-    InputArg,
-    IORecord,
-    KernelParam,
-    KernelRecord,
-    KVArg,
-    Manifest,
-    MemoryRecord,
-    ModelRecord,
-    OutputArg,
-    TensorRecord,
-    WeightArg,
-    file_records,
-    write_manifest,
-)
 from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
 from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
 from inferir.ir.contract.split_kv import ITEM_WIDTH, Splitting
 from inferir.ir.contract.symbols import StepCounts
-from inferir.ir.contract.target import Target
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.model_limits import ModelLimits
@@ -260,127 +238,3 @@ def _make_engine() -> Callable[..., Engine]:
 @pytest.fixture(name="reference")
 def _reference() -> Callable[..., list[int]]:
     return reference
-
-
-COMPILED_VOCAB = 50
-
-
-@pytest.fixture(scope="session")
-def compiled_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real artifact with hand-written kernels: the token after position p is (id + p * step) % vocabulary.
-
-    "step" is a weight (3); the value passes through the KV cache, so that slots and block tables count.
-    """
-    from inferir.codegen.tvm.build.build_module import build_module
-    from inferir.codegen.tvm.driver import step_driver as pool
-    from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, entry_head
-
-    def kernel(name: str, chunks: str, params: str, *statements: str) -> ChunkKernel:
-        listed = tuple(Param(p, "float32" if p == "logits" else "int32") for p in params.split())
-        w = Writer()
-        w.line("@T.prim_func(private=True)")
-        with w.block(entry_head(name, listed)):
-            for p in listed:
-                w.line(f'{p.name.upper()} = T.decl_buffer((1,), "{p.dtype}", data={p.name})')
-            w.lines(statements)
-            w.line("return T.int32(0)")
-        return ChunkKernel(name, listed, w.text(), chunks)
-
-    kernels = [
-        kernel("mix", "n_t", "ids positions step x", "X[chunk] = IDS[chunk] + POSITIONS[chunk] * STEP[0]"),
-        kernel("write", "n_t", "x slots cache", "CACHE[SLOTS[chunk]] = X[chunk]"),
-        kernel(
-            "read",
-            "n_a",
-            "cache block_tables attn_items y",
-            "for i in range(ATTN_ITEMS[chunk * 6 + 2]):",
-            "    p: T.let[T.int32] = ATTN_ITEMS[chunk * 6 + 3] + i",
-            "    block: T.let[T.int32] = BLOCK_TABLES[ATTN_ITEMS[chunk * 6] * 16 + p // 4]",
-            "    Y[ATTN_ITEMS[chunk * 6 + 1] + i] = CACHE[block * 4 + p % 4]",
-        ),
-        kernel(
-            "pick",
-            "n_r",
-            "y rows logits tokens",
-            f"TOKENS[chunk] = Y[ROWS[chunk]] % {COMPILED_VOCAB}",
-            f"for i in range({COMPILED_VOCAB}):",
-            f"    LOGITS[chunk * {COMPILED_VOCAB} + i] = T.float32(0)",
-            f"LOGITS[chunk * {COMPILED_VOCAB} + TOKENS[chunk]] = T.float32(1)",
-        ),
-    ]
-    target = Target.host()
-    root = tmp_path_factory.mktemp("artifact")
-    (root / "kernels").mkdir()
-    (root / "weights").mkdir()
-    for name in ("prefill", "decode"):
-        (root / "kernels" / f"{name}.so").write_bytes(build_module(pool.bucket_module_source(kernels), target))
-    (root / "weights" / "model.safetensors").write_bytes(bytes(64) + np.array([3], np.int32).tobytes() + bytes(60))
-    arguments: list[tuple[Arg, ...]] = [
-        (InputArg("ids"), InputArg("positions"), WeightArg("step"), ArenaArg(0)),
-        (ArenaArg(0), InputArg("slots"), KVArg(0, "k")),
-        (KVArg(0, "k"), InputArg("block_tables"), InputArg("attn_items"), ArenaArg(256)),
-        (ArenaArg(256), InputArg("rows"), OutputArg("logits"), OutputArg("tokens")),
-    ]
-    records = tuple(
-        KernelRecord(
-            id=i,
-            name=k.name,
-            region=k.name,
-            anchor="rowwise",
-            params=tuple(KernelParam(name=p.name, dtype=p.dtype) for p in k.params),
-        )
-        for i, k in enumerate(kernels)
-    )
-
-    def bucket(name: str, lo: int, hi: int, decode: bool) -> BucketRecord:
-        return BucketRecord(
-            name=name,
-            lo=lo,
-            hi=hi,
-            decode=decode,
-            library=f"kernels/{name}.so",
-            kernels=records,
-            program=tuple(Call(kernel=i, args=a) for i, a in enumerate(arguments)),
-            attn_tile=1 if decode else 4,
-        )
-
-    dtypes = {"logits": DType.F32, **dict(ROW_OPERANDS), **dict(EDIT_OPERANDS)}
-    shapes: dict[str, tuple[int | str, ...]] = {
-        **dict.fromkeys(("ids", "positions", "slots"), ("T",)),
-        "rows": ("R",),
-        **{n: ("R",) for n, _ in ROW_OPERANDS},
-        "bitmask": ("R", mask_words(COMPILED_VOCAB)),
-        **{n: ("E",) for n, _ in EDIT_OPERANDS},
-        "block_tables": ("S", "MB"),
-        "attn_items": ("A", ITEM_WIDTH),
-        "tokens": ("R",),
-        "logits": ("R", COMPILED_VOCAB),
-    }
-    io = [IORecord(name=n, dtype=dtypes.get(n, DType.I32), shape=s) for n, s in shapes.items()]
-    spec = FullAttentionSpec(block_size=BLOCK, kv_heads=1, head_dim=1, value_dim=1, dtype=DType.F32)
-    write_manifest(
-        root,
-        Manifest(
-            model=ModelRecord(
-                name="mix",
-                architecture="Mix",
-                dtype=DType.F32,
-                vocab_size=COMPILED_VOCAB,
-                hidden_size=1,
-                num_layers=1,
-                eos_token_ids=(COMPILED_VOCAB - 1,),
-            ),
-            target=target,
-            limits=limits(max_tokens=32, block_size=BLOCK),
-            memory=MemoryRecord(weight_bytes=64, arena_bytes=512, scratch_bytes=0, kv_block_bytes=spec.page_bytes),
-            inputs=tuple(io[:-2]),
-            outputs=tuple(io[-2:]),
-            kv=(KVCacheGroup(spec=spec, layers=(0,)),),
-            buckets=(bucket("prefill", 1, 33, False), bucket("decode", 1, 9, True)),
-            weights={
-                "step": TensorRecord(file="weights/model.safetensors", offset=64, nbytes=4, dtype=DType.I32, shape=(1,))
-            },
-            files=file_records(root),
-        ),
-    )
-    return root
