@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.kernel_args import KernelArg
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.graph import Node
 
@@ -15,15 +16,15 @@ from inferir.ir.graph.graph import Node
 class KernelSource:
     """One region in the backend's own language.
 
-    name: the kernel's symbol; text: its source; order: for each pointer parameter, the index into operands + results of
-    the region that it stands for; params: (name, element type) of the pointer parameters; tile: the choices made, for
+    name: the kernel's symbol; text: its source; args: what each pointer parameter stands for; params:
+    (name, element type) of the pointer parameters; tile: the choices made, for
     people and manifests; grid: for kernels that the caller launches, the number of programs along each grid axis, as
     dimensions in the run-time counts (`ir.dims`).
     """
 
     name: str
     text: str
-    order: tuple[int, ...]
+    args: tuple[KernelArg, ...]
     params: tuple[tuple[str, str], ...]
     tile: Mapping[str, int] = field(default_factory=dict)
     grid: tuple[str, ...] = ()

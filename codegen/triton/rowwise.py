@@ -16,6 +16,7 @@ from inferir.codegen.triton.evaluate import Sweep
 from inferir.codegen.triton.index import Index, flatten, unflatten
 from inferir.codegen.triton.scalar import HALF
 from inferir.codegen.triton.value import NoRoomError, memory
+from inferir.ir.contract.kernel_args import KernelArg, Operand, Result
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dims import Dim, dim_str
 from inferir.ir.graph.dtypes import DType
@@ -73,7 +74,7 @@ class _RowKernel:
 
     def lower(self) -> KernelSource:
         params = [(self.pointers[v], memory(v.type)) for v in self.body.inputs]
-        order = list(range(len(self.body.inputs)))
+        args: list[KernelArg] = [*map(Operand, range(len(self.body.inputs)))]
         lines: list[str] = []
         elements = tiles = 1
         kept: dict[tuple[int, ...], Sweep] = {}
@@ -82,7 +83,7 @@ class _RowKernel:
                 if not has_row(value.type, self.row):
                     raise CodegenError(f"result {i} is {value.type}: it does not run along the rows")
                 params.append((f"o{i}", memory(value.type)))
-                order.append(len(self.body.inputs) + i)
+                args.append(Result(i))
             done = self._result(i, value, kept)
             lines += done.sweep.lines
             done.sweep.lines = []
@@ -91,7 +92,7 @@ class _RowKernel:
         text = f"{HEAD}def {self.name}({', '.join(p for p, _ in params)}):\n"
         text += "".join(f"    {line}\n" for line in ["row = tl.program_id(0).to(tl.int64)", *lines])
         grid = (dim_str(self.row), str(tiles))
-        return KernelSource(self.name, text, tuple(order), tuple(params), {"warps": warps, "elements": elements}, grid)
+        return KernelSource(self.name, text, tuple(args), tuple(params), {"warps": warps, "elements": elements}, grid)
 
     def _own_shape(self, value: Value) -> tuple[int, ...]:
         stored = value.node.operands[1] if value.op == "kv.write" else value

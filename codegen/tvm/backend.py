@@ -49,7 +49,7 @@ class TvmBackend:
         """The region as the text of a module with its kernels alone. Raises `CodegenError`."""
         lowered = self.chunk_kernel(name, region, bucket, target)
         params = tuple((p.name, p.dtype) for p in lowered.kernels[0].params)
-        return KernelSource(name, bucket_module_source(lowered.kernels), lowered.order, params, lowered.tile)
+        return KernelSource(name, bucket_module_source(lowered.kernels), lowered.args, params, lowered.tile)
 
     def build(self, kernel: KernelSource, bucket: Bucket, target: Target) -> bytes:
         """A shared object with plain C symbols. Raises `CodegenError`."""

@@ -28,6 +28,7 @@ from inferir.codegen.tvm.regions import kv_ahead
 from inferir.codegen.tvm.source import ChunkKernel
 from inferir.codegen.tvm.tuning.tiles import NO_TILES, Product, Tiles, product_of
 from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.kernel_args import KernelArg
 from inferir.ir.contract.manifest import KernelParam, KernelRecord
 from inferir.ir.contract.symbols import Limits
 from inferir.ir.contract.target import Target
@@ -43,15 +44,13 @@ Progress = Callable[[int, int], None]
 
 
 class LoweredKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a kernel besides its code. `order` maps parameters to operands + results of the region, or
-    `WORKSPACE`.
-    """
+    """What is known of a kernel besides its code; `args` says what each of its `params` stands for."""
 
     name: str
     region: str
     anchor: str
     params: tuple[KernelParam, ...]
-    order: tuple[int, ...]
+    args: tuple[KernelArg, ...]
     tile: dict[str, int]
 
 
@@ -224,7 +223,7 @@ def lower_bucket(
                 region=digest,
                 anchor=region.attrs["anchor"],
                 params=tuple(KernelParam(name=p.name, dtype=p.dtype) for p in kernel.params),
-                order=lowered.order,
+                args=lowered.args,
                 tile=lowered.tile,
             )
             for kernel in lowered.kernels

@@ -1,7 +1,6 @@
 """From a `kernel.region` to a chunk kernel: the driver of its anchor, with its inner graph as rows or epilogue.
 
-A kernel's parameters stand for the region's operands in order followed by the results that are not caches written in
-place; `LoweredRegion.order` says which of them each parameter is.
+`LoweredRegion.args` says what each parameter of its kernels stands for.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from inferir.codegen.tvm.kernels.argmax_parts import argmax_shape, parameters
 from inferir.codegen.tvm.kernels.attention import attention_kernels
 from inferir.codegen.tvm.kernels.attention_merge import workspace_bytes
 from inferir.codegen.tvm.kernels.attention_parts import AttentionShape
-from inferir.codegen.tvm.kernels.kv_prefetch import KvAhead
+from inferir.codegen.tvm.kernels.kv_prefetch import KV_ARGS, KvAhead
 from inferir.codegen.tvm.kernels.matmul import Columns, matmul_kernel
 from inferir.codegen.tvm.kernels.microkernel import reread_rows
 from inferir.codegen.tvm.kernels.rowwise import count_name, row_symbol, rowwise_kernel
@@ -28,6 +27,7 @@ from inferir.codegen.tvm.scalar import MEMORY
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, ramp
 from inferir.codegen.tvm.tuning.tiles import NO_TILES, Tiles, product_of
 from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.kernel_args import KernelArg, Operand, Result, Workspace
 from inferir.ir.contract.split_kv import max_partials
 from inferir.ir.contract.symbols import Limits
 from inferir.ir.contract.target import Target
@@ -36,24 +36,20 @@ from inferir.ir.graph.dims import dim_str
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph, Node, Value
 
-WORKSPACE = -1
-NEXT_ATTENTION = -2
-KV_PLACES = (1, 2, 3, 4)  # of caches, block tables and items among the parameters of an attention kernel
 ITEM_ROWS = 48  # rows (tokens times query heads per KV head) of an attention work item
 
 
 @dataclass(frozen=True)
 class LoweredRegion:
-    """Kernels and, for each of their parameters, the index into operands + results that it stands for.
+    """Kernels, and what each of their parameters stands for.
 
     kernels: with the same parameters, each to be run once all chunks of the one before are done. `tile` has the sizes
-    that were chosen, and "tuned" where they are not the generator's own choice. An index of `WORKSPACE` stands for
-    memory of `workspace_bytes` that is the region's own while its kernels run; `NEXT_ATTENTION` - n stands for
-    parameter n of the next attention kernel, for which the kernel prefetches.
+    that were chosen, and "tuned" where they are not the generator's own choice. `workspace_bytes` is how much memory
+    `Workspace` stands for.
     """
 
     kernels: tuple[ChunkKernel, ...]
-    order: tuple[int, ...]
+    args: tuple[KernelArg, ...]
     tile: dict[str, int] = field(default_factory=dict)
     workspace_bytes: int = 0
 
@@ -87,8 +83,7 @@ def _rowwise(name: str, body: Graph, bucket: Bucket, target: Target, limits: Lim
     count_name(row)  # raises for rows that are not counted
     kernel = rowwise_kernel(name, body, min(bucket.most, limits.bound(dim_str(row))))
     results = [i for i, v in enumerate(body.outputs) if v.op != "kv.write"]
-    order = (*range(len(body.inputs)), *(len(body.inputs) + i for i in results))
-    return LoweredRegion((kernel,), order)
+    return LoweredRegion((kernel,), (*map(Operand, range(len(body.inputs))), *map(Result, results)))
 
 
 def _single(body: Graph, op: str) -> Node:
@@ -156,18 +151,18 @@ def _matmul(
     others = [v for v in body.inputs if v is not x and v is not w]
     extra: list[Param] = []
     memory: dict[Value, str] = {}
-    order = [body.inputs.index(x), body.inputs.index(w)]
+    args: list[KernelArg] = [Operand(body.inputs.index(x)), Operand(body.inputs.index(w))]
     for v in others:
         extra.append(_param(f"in{len(extra)}", v))
         memory[v] = f"{extra[-1].name}_b"
-        order.append(body.inputs.index(v))
+        args.append(Operand(body.inputs.index(v)))
     outputs: list[tuple[Value, str]] = []
     for i, v in enumerate(body.outputs):
         if not has_row(v.type, x.type.shape[0]):
             raise CodegenError(f"result {v.type} does not run along the rows of {x.type}")
         extra.append(_param(f"out{i}", v))
         outputs.append((_strip_views(v), f"{extra[-1].name}_b"))
-        order.append(len(body.inputs) + i)
+        args.append(Result(i))
     if x.type.dtype not in (DType.BF16, DType.F32):
         raise CodegenError(f"matmul of {x.type.dtype.value} has no kernel")
     features = frozenset(target.features)
@@ -175,7 +170,8 @@ def _matmul(
     tile = tiles.get(product) or product.default(features)
     if product.most <= reread_rows(product.dtype, features) or not tile.prefetches:
         kv = None  # memory is the limit as it is
-    order += [NEXT_ATTENTION - i for i in KV_PLACES if kv]
+    if kv:
+        args += KV_ARGS.values()
     kernel = matmul_kernel(
         name,
         k=product.k,
@@ -190,7 +186,7 @@ def _matmul(
         kv=kv,
     )
     sizes = {"rows": tile.rows, "panel": tile.panel, "blocks": tile.blocks}
-    return LoweredRegion((kernel,), tuple(order), {**sizes, "tuned": 1} if product in tiles else sizes)
+    return LoweredRegion((kernel,), tuple(args), {**sizes, "tuned": 1} if product in tiles else sizes)
 
 
 def _attention(name: str, body: Graph, bucket: Bucket, target: Target, limits: Limits) -> LoweredRegion:
@@ -222,10 +218,10 @@ def _attention(name: str, body: Graph, bucket: Bucket, target: Target, limits: L
         max_blocks_per_seq=limits.bound("MB"),
         features=frozenset(target.features),
     )
-    order = (*(body.inputs.index(v) for v in sources), len(body.inputs), WORKSPACE)
+    args: tuple[KernelArg, ...] = (*(Operand(body.inputs.index(v)) for v in sources), Result(0), Workspace())
     shape = AttentionShape(heads, node.attrs["kv_heads"], head_dim, v_dim, node.attrs["block_size"], dtype)
     partials = max_partials(limits.max_model_len)
-    return LoweredRegion(kernels, order, {"tokens": tokens}, workspace_bytes(shape, partials))
+    return LoweredRegion(kernels, args, {"tokens": tokens}, workspace_bytes(shape, partials))
 
 
 def _argmax(name: str, body: Graph, bucket: Bucket, target: Target, limits: Limits) -> LoweredRegion:
@@ -236,11 +232,11 @@ def _argmax(name: str, body: Graph, bucket: Bucket, target: Target, limits: Limi
     dtype, features = ("bf16" if x.dtype is DType.BF16 else "f32"), frozenset(target.features)
     rows = min(bucket.most, limits.bound("G"))
     shape = argmax_shape(int(x.shape[1]), node.attrs["n"], node.attrs["valid"], dtype, rows, features)
-    places = [body.inputs.index(v) for v in node.operands]
-    order = (places[0], *places, len(body.inputs), *[WORKSPACE] * 3)
-    assert len(order) == len(parameters(dtype))
+    operands = [Operand(body.inputs.index(v)) for v in node.operands]
+    args: tuple[KernelArg, ...] = (operands[0], *operands, Result(0), *[Workspace()] * 3)
+    assert len(args) == len(parameters(dtype))
     sizes = {"rows": shape.height, "blocks": shape.group}
-    return LoweredRegion(argmax_kernels(name, shape, features), order, sizes, 4 * shape.layout()["end"])
+    return LoweredRegion(argmax_kernels(name, shape, features), args, sizes, 4 * shape.layout()["end"])
 
 
 def tile_tokens(group: int, bucket: Bucket) -> int:

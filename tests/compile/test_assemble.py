@@ -13,6 +13,7 @@ from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOp
 from inferir.compile.compiler import capture, lower, resolve
 from inferir.frontend.checkpoint.model_source import load_source
 from inferir.ir.contract.bucket import default_buckets
+from inferir.ir.contract.manifest import InputArg
 from inferir.ir.contract.target import Target
 
 
@@ -40,6 +41,9 @@ def test_products_of_many_rows_know_what_the_next_attention_reads(tmp_path: Path
                 continue
             asking[bucket] += 1
             later = record.program[next((a for a in attentions if a > i), attentions[0])]
-            names = {"next_keys": 1, "next_values": 2, "next_tables": 3, "next_items": 4}
-            assert {n: its[n] for n in names} == {n: later.args[place] for n, place in names.items()}
+            wanted = dict(zip((p.name for p in record.kernels[later.kernel].params), later.args, strict=True))
+            assert its["next_keys"] == wanted["kcache"]
+            assert its["next_values"] == wanted["vcache"]
+            assert its["next_tables"] == InputArg("block_tables") == wanted["block_tables"]
+            assert its["next_items"] == InputArg("attn_items") == wanted["attn_items"]
     assert asking == {few: 0, many: 2 * 4}

@@ -11,6 +11,7 @@ from inferir.codegen.tvm.bucket_library import products
 from inferir.codegen.tvm.tuning.candidates import build_races, lower_race
 from inferir.codegen.tvm.tuning.tiles import Product
 from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.kernel_args import Operand
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import InferirError
 from inferir.ir.graph.dtypes import DType
@@ -40,7 +41,7 @@ def test_kernels_run_on_every_copy_of_the_weights() -> None:
         for kernel in range(len(race.tiles)):
             table = host._tables.arrays[kernel].reshape(copies, race.row_words)
             assert set(table[:, 0]) == {kernel}
-            used |= set(table[:, 1 + race.order.index(1)])
+            used |= set(table[:, 1 + race.args.index(Operand(1))])
             result[:] = 0
             assert host.measure(kernel) > 0
             np.testing.assert_allclose(result[: 4 * 100], 48, rtol=1e-2)  # a sum of 48 ones

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from inferir.codegen.tvm.kernels.microkernel import BLOCK, LINES_AHEAD, PIECE, PIECE_STEPS
 from inferir.codegen.tvm.llvm.llvm_lib import sync
 from inferir.codegen.tvm.source import Param, Writer
+from inferir.ir.contract.kernel_args import Of
 from inferir.ir.contract.split_kv import ITEM_WIDTH
 
 CALLS = 4 // LINES_AHEAD
@@ -34,8 +35,15 @@ class KvAhead:
     stride: int = 1
 
 
-KV_PARAMS = tuple(Param(name, "int32") for name in ("next_keys", "next_values", "next_tables", "next_items"))
-"""Caches, block tables and work items of the next attention."""
+KV_ARGS = {
+    "next_keys": Of("attention", "kcache"),
+    "next_values": Of("attention", "vcache"),
+    "next_tables": Of("attention", "block_tables"),
+    "next_items": Of("attention", "attn_items"),
+}
+"""Parameters beside the product's own, and what they stand for."""
+
+KV_PARAMS = tuple(Param(name, "int32") for name in KV_ARGS)
 
 
 def list_bytes(steps: int, kv: KvAhead | None) -> int:

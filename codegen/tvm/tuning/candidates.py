@@ -16,6 +16,7 @@ from inferir.codegen.tvm.kernels.matmul import MatmulTile
 from inferir.codegen.tvm.regions import lower_region
 from inferir.codegen.tvm.tuning.tiles import Product, candidates
 from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.kernel_args import KernelArg
 from inferir.ir.contract.symbols import Limits
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.graph import Node
@@ -27,7 +28,7 @@ KIND = "tiles"
 class Race:
     """The module of one product: kernel i computes `region` with `tiles[i]`, and the first tile is the default.
 
-    `order` maps a kernel's parameters to operands + results of the region; `row_words` and `scratch_bytes` are what the
+    `args` says what each parameter stands for; `row_words` and `scratch_bytes` are what the
     step driver needs to know.
     """
 
@@ -35,7 +36,7 @@ class Race:
     region: Node
     tiles: tuple[MatmulTile, ...]
     source: str
-    order: tuple[int, ...]
+    args: tuple[KernelArg, ...]
     row_words: int
     scratch_bytes: int
 
@@ -50,7 +51,7 @@ def lower_race(product: Product, region: Node, bucket: Bucket, target: Target, l
         region,
         tiles,
         bucket_module_source(kernels),
-        lowered[0].order,
+        lowered[0].args,
         row_words(kernels),
         scratch_bytes(kernels),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,12 @@ import msgspec
 
 from inferir import __version__
 from inferir.codegen.tvm.bucket_library import BuiltBucket, region_digest
-from inferir.codegen.tvm.regions import NEXT_ATTENTION, WORKSPACE
 from inferir.compile.compile_types import WEIGHTS, Captured, CompileOptions, DebugOptions
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.tokenizer.template_files import DEFAULT, template_file
 from inferir.ir.contract.artifact import (
     ArenaArg,
+    Arg,
     BucketRecord,
     Call,
     IORecord,
@@ -28,6 +28,7 @@ from inferir.ir.contract.artifact import (
     file_records,
     write_manifest,
 )
+from inferir.ir.contract.kernel_args import KernelArg, Of, Operand, Result, Workspace
 from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
 from inferir.ir.contract.manifest import Decision
 from inferir.ir.contract.target import Target
@@ -36,6 +37,7 @@ from inferir.ir.graph.graph import Graph
 from inferir.ir.graph.printer import print_graph
 from inferir.ir.graph.types import TensorType
 from inferir.passes.manager import PipelineResult
+from inferir.passes.step_plan import StepPlan
 from inferir.runtime.text.tool_style import detect_style
 
 
@@ -131,23 +133,13 @@ def bucket_records(result: PipelineResult, built: list[BuiltBucket]) -> tuple[Bu
         paths = provenance.setdefault(region_digest(op.region), [])
         if op.region.loc.module and op.region.loc.module not in paths:
             paths.append(op.region.loc.module)
-    workspace = ArenaArg(result.plan.arena_bytes)
     out = []
     for b in built:
         program = []
         for place, op in enumerate(result.plan.ops):
             for number in b.kernels_of(op.region):
-                args: list[Any] = []
-                for i in b.meta.kernels[number].order:
-                    if i == WORKSPACE:
-                        args.append(workspace)
-                    elif i <= NEXT_ATTENTION:
-                        attention = _next_attention(result.plan.ops, place)
-                        its = b.meta.kernels[b.kernels_of(attention.region)[0]].order
-                        args.append(_argument(attention, its[NEXT_ATTENTION - i]))
-                    else:
-                        args.append(_argument(op, i))
-                program.append(Call(kernel=number, args=tuple(args)))
+                args = tuple(_argument(arg, place, result.plan, b) for arg in b.meta.kernels[number].args)
+                program.append(Call(kernel=number, args=args))
         out.append(
             BucketRecord(
                 name=b.bucket.name,
@@ -164,19 +156,24 @@ def bucket_records(result: PipelineResult, built: list[BuiltBucket]) -> tuple[Bu
     return tuple(out)
 
 
-def _next_attention(ops: Sequence[Any], place: int) -> Any:
-    """The first attention after operation `place`, in the next step if there is none in this one."""
-    return next(op for op in (*ops[place:], *ops[:place]) if op.region.attrs["anchor"] == "attention")
-
-
-def _argument(op: Any, index: int) -> Any:
-    """Argument of a planned op by index into operands + results; results written in place are not among its `args`."""
-    operands = len(op.region.operands)
-    if index < operands:
-        return op.args[index]
-    body: Graph = op.region.attrs["body"]
-    before = sum(1 for v in body.outputs[: index - operands] if v.op != "kv.write")
-    return op.args[operands + before]
+def _argument(arg: KernelArg, place: int, plan: StepPlan, built: BuiltBucket) -> Arg:
+    """What `arg` stands for in operation `place` of the plan."""
+    op = plan.ops[place]
+    match arg:
+        case Operand(index):
+            return op.args[index]
+        case Result(index):
+            body: Graph = op.region.attrs["body"]
+            in_place = sum(1 for v in body.outputs[:index] if v.op == "kv.write")
+            return op.args[len(op.region.operands) + index - in_place]
+        case Workspace(offset):
+            return ArenaArg(plan.arena_bytes + offset)
+        case Of(anchor, param):
+            later = (*range(place, len(plan.ops)), *range(place))
+            place = next(i for i in later if plan.ops[i].region.attrs["anchor"] == anchor)
+            kernel = built.meta.kernels[built.kernels_of(plan.ops[place].region)[0]]
+            names = [p.name for p in kernel.params]
+            return _argument(kernel.args[names.index(param)], place, plan, built)
 
 
 def kv_groups(result: PipelineResult) -> tuple[KVCacheGroup, ...]:

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
 from inferir.codegen.tvm.tuning.candidates import Race
 from inferir.codegen.tvm.tuning.tiles import Product
 from inferir.ir.contract import abi
+from inferir.ir.contract.kernel_args import KernelArg, Operand, Result
 from inferir.ir.errors import InferirError
 from inferir.ir.graph.graph import Graph
 from inferir.ir.system.held_folder import scratch_folder
@@ -125,10 +127,12 @@ def _tables(race: Race, weights: Weights, rows: int) -> _Tables:
     stride = align(linear.operands[1].type.nbytes({}))
     copies = len(weights.memory) // stride
     fixed = np.zeros((copies, race.row_words), np.int64)
-    for column, index in enumerate(race.order):
-        fixed[:, 1 + column] = address(memory[index])
-        if index < len(body.inputs) and body.inputs[index] is linear.operands[1]:
-            fixed[:, 1 + column] = address(weights.memory) + stride * np.arange(copies)
+    args: list[KernelArg] = [*map(Operand, range(len(body.inputs))), *map(Result, range(len(body.outputs)))]
+    places: dict[KernelArg, Any] = {arg: address(array) for arg, array in zip(args, memory, strict=True)}
+    copy = address(weights.memory) + stride * np.arange(copies)
+    places[Operand(body.inputs.index(linear.operands[1]))] = copy
+    for column, arg in enumerate(race.args):
+        fixed[:, 1 + column] = places[arg]
     tables = []
     for kernel in range(len(race.tiles)):
         table = allocate(fixed.nbytes, "an operation table").view(np.int64)

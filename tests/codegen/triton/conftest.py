@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from kernel_arguments import in_order
 
 from inferir.codegen.backend import KernelSource
 from inferir.codegen.triton.backend import TritonBackend
 from inferir.codegen.triton.build.interpret import Run, run_interpreted
 from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.kernel_args import Operand, Result
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.dims import Dim, R, T
 from inferir.ir.graph.dtypes import DType, torch_dtype
@@ -238,15 +240,15 @@ class Case:
 
     def run(self) -> Run:
         """The launch: operands, then zeros for results, as the kernel's parameters want them."""
-        both = [*self.operands, *(torch.full_like(t, 77) for t in self.expect)]
+        results = [torch.full_like(t, 77) for t in self.expect]
         rows, tiles = self.kernel.grid
-        return Run(self.kernel, (COUNTS[rows], int(tiles)), [both[i] for i in self.kernel.order])
+        return Run(self.kernel, (COUNTS[rows], int(tiles)), in_order(self.kernel.args, self.operands, results))
 
     def results(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The region's results among the tensors of a launch; a cache is its own operand."""
-        body, at = self.region.attrs["body"], dict(zip(self.kernel.order, tensors, strict=True))
+        body, at = self.region.attrs["body"], dict(zip(self.kernel.args, tensors, strict=True))
         where = [
-            body.inputs.index(v.node.operands[0]) if v.op == "kv.write" else len(body.inputs) + i
+            Operand(body.inputs.index(v.node.operands[0])) if v.op == "kv.write" else Result(i)
             for i, v in enumerate(body.outputs)
         ]
         return [at[i] for i in where]

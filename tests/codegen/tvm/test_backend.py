@@ -9,6 +9,7 @@ from matmul_regions import KINDS, LIMITS
 from inferir.codegen.backend import Backend
 from inferir.codegen.tvm.backend import TvmBackend
 from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.kernel_args import Operand, Result
 from inferir.ir.contract.target import TARGETS, Target
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dims import T
@@ -44,7 +45,7 @@ def test_refusals_are_reasons() -> None:
 def test_one_kernel_builds_for_every_cpu_target(name: str, tmp_path: Path) -> None:
     target = Target.named(name)
     kernel = BACKEND.lower("k", _rowwise(DType.F32), BUCKET, target)
-    assert kernel.order == (0, 1)
+    assert kernel.args == (Operand(0), Result(0))
     assert [dtype for _, dtype in kernel.params] == ["float32", "float32"]
     path = tmp_path / "k.so"
     path.write_bytes(BACKEND.build(kernel, BUCKET, target))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
+from kernel_arguments import in_order
 from matmul_regions import KINDS, LIMITS, Linear, bias_and_residual
 
 from inferir.codegen.tvm.regions import lower_region
@@ -32,9 +33,9 @@ def run(runner: Callable, aligned: Callable) -> Callable[..., list[torch.Tensor]
         body = region.attrs["body"]
         wants = run_body(body, tensors)
         results = [aligned(np.zeros_like(_array(w))) for w in wants]
-        arrays = [*(aligned(_array(t)) for t in tensors), *results]
+        arrays = in_order(lowered.args, [aligned(_array(t)) for t in tensors], results)
         step = runner(lowered.kernels, target)
-        step.step(step.table([(0, [arrays[i] for i in lowered.order])]), n_t=rows, n_r=rows)
+        step.step(step.table([(0, arrays)]), n_t=rows, n_r=rows)
         return [
             torch.from_numpy(a).view(w.dtype) if w.dtype == torch.bfloat16 else torch.from_numpy(a)
             for a, w in zip(results, wants, strict=True)

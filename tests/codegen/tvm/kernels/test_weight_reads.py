@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from kernel_arguments import in_order
 from matmul_regions import Linear
 from small_limits import limits
 
@@ -67,8 +68,8 @@ def test_each_block_of_a_weight_belongs_to_one_chunk(
         for rows in {bucket.lo, bucket.most}:
             x, packed = operands(m, rows)
             out = aligned(np.zeros((rows, result.shape[1]), np.int16 if result.dtype is DType.BF16 else np.float32))
-            arrays = [*(aligned(memory(t, dtype)) for t in (x, packed)), out]
-            table = step.table([(number, [arrays[i] for i in one.order])])
+            arrays = in_order(one.args, [aligned(memory(t, dtype)) for t in (x, packed)], [out])
+            table = step.table([(number, arrays)])
             block = np.arange(out.shape[1]) // (64 // m.interleave)
             want = 2.0 ** np.arange(rows)[:, None] * (block + 1)
             read = np.zeros(len(packed), int)
@@ -99,8 +100,8 @@ def test_panels_of_many_rows_share_blocks_in_turn(runner: Callable, aligned: Cal
     step = runner([kernel], host, 1)
     x, packed = operands(m, rows)
     out = aligned(np.zeros((rows, 9 * 64), np.float32))
-    arrays = [*(aligned(memory(t, DType.BF16)) for t in (x, packed)), out]
-    table = step.table([(0, [arrays[i] for i in one.order])])
+    arrays = in_order(one.args, [aligned(memory(t, DType.BF16)) for t in (x, packed)], [out])
+    table = step.table([(0, arrays)])
     chunks, stream = step.shared_chunks(table, n_t=rows), kernel.stream
     assert stream is not None
     readers = eval(stream.readers.replace("T.truncdiv", "divide"), {"divide": int.__floordiv__, "n_t": rows})

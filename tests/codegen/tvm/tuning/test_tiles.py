@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from kernel_arguments import in_order
 from matmul_regions import KINDS, LIMITS, Linear, bias_and_residual, logits, plain
 
 from inferir.codegen.cache.compile_cache import CompileCache
@@ -17,9 +18,10 @@ from inferir.codegen.tvm.regions import lower_region
 from inferir.codegen.tvm.tuning.candidates import build_races, lower_race
 from inferir.codegen.tvm.tuning.tiles import Product, candidates, generator_version
 from inferir.ir.contract.bucket import Bucket
+from inferir.ir.contract.kernel_args import Operand, Result
 from inferir.ir.contract.target import TARGETS, Target
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Graph, Node
+from inferir.ir.graph.graph import Node
 from inferir.ir.graph.interpreter import run_body
 
 CPUS = [t for t in TARGETS.values() if t.kind == "cpu"]
@@ -83,8 +85,8 @@ def test_every_candidate_has_the_bits_of_the_default(
     results = []
     for i, one in enumerate(lowered):
         results.append(aligned(np.full_like(array(like), 7)))
-        arrays = [*(aligned(array(t)) for t in tensors), results[-1]]
-        step.step(step.table([(i, [arrays[j] for j in one.order])]), n_t=rows)
+        arrays = in_order(one.args, [aligned(array(t)) for t in tensors], results[-1:])
+        step.step(step.table([(i, arrays)]), n_t=rows)
         np.testing.assert_array_equal(results[-1].view(np.uint8), results[0].view(np.uint8), str(tiles[i]))
     assert not (results[0] == 7).any()
 
@@ -121,8 +123,7 @@ def test_libraries_of_a_race_come_from_the_cache(host: Target, monkeypatch: pyte
     bucket = Bucket(2, 4)
     race = lower_race(product(region, bucket), region, bucket, host, LIMITS)
     assert race.tiles == candidates(race.product, frozenset(host.features))
-    body: Graph = region.attrs["body"]
-    assert race.order == (0, 1, len(body.inputs))
+    assert race.args == (Operand(0), Operand(1), Result(0))
     cache = CompileCache(None)
     first = build_races([race], host, cache)
     monkeypatch.setattr("inferir.codegen.tvm.tuning.candidates.build_many", None)
