@@ -12,8 +12,8 @@ _EXPORTS = {
     "TraceCheck": "capture.trace_check",
     "FolderWeights": "checkpoint.checkpoint_weights",
     "ModelFacts": "facts",
-    "ModelSource": "checkpoint.model_source",
-    "TokenizerFacts": "tokenizer.export_tokenizer",
+    "ModelSource": "source.model_source",
+    "TokenizerFacts": "source.export_tokenizer",
     "TracedModel": "capture.trace",
     "WeightSource": "checkpoint.checkpoint_weights",
     "WeightWarning": "checkpoint.checkpoint_weights",
@@ -23,8 +23,8 @@ _EXPORTS = {
     "eager_greedy": "capture.eager",
     "eager_logits": "capture.eager",
     "eager_model": "capture.eager",
-    "export_tokenizer": "tokenizer.export_tokenizer",
-    "load_source": "checkpoint.model_source",
+    "export_tokenizer": "source.export_tokenizer",
+    "load_source": "source.model_source",
 }
 
 __all__ = sorted(_EXPORTS)

@@ -227,11 +227,11 @@ def read_all(folder: Path, dest: Path) -> dict[str, Any]:
     from inferir.compile.text_ends import check_vocabulary, join_ends
     from inferir.frontend.capture import hooks
     from inferir.frontend.checkpoint.checkpoint_weights import resolve
-    from inferir.frontend.checkpoint.decisions import decisions
     from inferir.frontend.checkpoint.huggingface import renames, skeleton, state_types, text_config, tied_names
-    from inferir.frontend.checkpoint.model_source import load_source
     from inferir.frontend.facts import ModelFacts
-    from inferir.frontend.tokenizer.export_tokenizer import export_tokenizer
+    from inferir.frontend.source.decisions import decisions
+    from inferir.frontend.source.export_tokenizer import export_tokenizer
+    from inferir.frontend.source.model_source import load_source
     from inferir.ir.graph.dtypes import DType, from_torch, torch_dtype
     from inferir.ir.graph.types import TensorType
     from inferir.runtime.sampling.sampling_defaults import SamplingDefaults

@@ -18,8 +18,8 @@ import torch
 from gguf_models import FAMILIES, Gguf, tiny
 
 from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning
-from inferir.frontend.checkpoint.model_source import load_source
 from inferir.frontend.gguf.gguf_file import decisions, end_token_ids, generation_defaults
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import InferirError
 
 # What must come of a case: an error; the unchanged model; either of these; or any model that could be meant.

@@ -11,7 +11,7 @@ import torch
 
 from inferir.frontend.checkpoint.checkpoint_weights import Weights
 from inferir.frontend.checkpoint.huggingface import api, one_line, quiet, skeleton, state_types, text_config, tied_names
-from inferir.frontend.checkpoint.model_source import ModelSource
+from inferir.frontend.source.model_source import ModelSource
 from inferir.ir.errors import FrontendError
 from inferir.ir.graph.dtypes import DType, from_torch, torch_dtype
 

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from inferir.frontend.checkpoint.huggingface import api, text_config
-from inferir.frontend.gguf.gguf_rope import EXPLICIT
 from inferir.ir.errors import UntraceableError
 
 PER_SEQUENCE = ("dynamic", "longrope")
@@ -37,21 +36,6 @@ def rope_kinds(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     nested = [p for p in parameters.values() if isinstance(p, Mapping)]
     for item in nested or [parameters]:
         yield str(item.get("rope_type", item.get("type", "default"))), item
-
-
-def register_explicit() -> None:
-    """Make `EXPLICIT` a rope type that transformers' models know."""
-    table: Any = api().rope_init
-    table.setdefault(EXPLICIT, _explicit_frequencies)
-
-
-def _explicit_frequencies(
-    config: Any, device: Any = None, seq_len: Any = None, layer_type: str | None = None
-) -> tuple[torch.Tensor, float]:
-    """Frequencies [dim / 2] and the factor of cosine and sine, as the configuration states them."""
-    parameters = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
-    out = torch.tensor(parameters["inv_freq"], dtype=torch.float64).to(device=device, dtype=torch.float32)
-    return out, float(parameters["attention_factor"])
 
 
 def check_rope(config: Any) -> None:

@@ -18,8 +18,8 @@ from inferir.frontend.capture.importer import Imported, UnsupportedOperatorError
 from inferir.frontend.capture.rope import check_rope, follow_lengths, longest_sequence, needs_lengths
 from inferir.frontend.checkpoint.checkpoint_weights import Weights, WeightSource, WeightWarning, resolve
 from inferir.frontend.checkpoint.huggingface import quiet, renames, skeleton, state_types, text_config, tied_names
-from inferir.frontend.checkpoint.model_source import ModelSource
 from inferir.frontend.facts import LayerFacts, ModelFacts, eos_token_ids, first_id, token_ids
+from inferir.frontend.source.model_source import ModelSource
 from inferir.ir.errors import FrontendError, WeightError
 from inferir.ir.graph.dims import numel, parse_dim
 from inferir.ir.graph.dtypes import DType, from_torch, torch_dtype

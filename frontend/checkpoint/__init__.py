@@ -1,1 +1,1 @@
-"""Model folders and checkpoints: which files count, what they say, and their tensors."""
+"""Files of model folders, and the tensors of checkpoints."""

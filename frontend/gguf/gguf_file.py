@@ -44,7 +44,7 @@ def load_config(path: Path) -> Any:
 
 @functools.lru_cache(maxsize=2)
 def _config(identity: Identity) -> Any:
-    from inferir.frontend.capture.rope import register_explicit
+    from inferir.frontend.gguf.explicit_rope import register_explicit
 
     path = Path(identity[0][0])
     model = described(path)

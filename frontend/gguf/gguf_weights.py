@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferir.frontend.checkpoint.checkpoint_weights import warn_if_not_finite
-from inferir.frontend.gguf.gguf_families import Described, describe
+from inferir.frontend.gguf.gguf_described import Described, describe
 from inferir.frontend.gguf.gguf_format import TensorInfo
 from inferir.frontend.gguf.gguf_metadata import GgufModel, Identity, identity, open_model
 from inferir.frontend.gguf.gguf_parts import file_digest

@@ -1,1 +1,1 @@
-"""The tokenizer and chat templates that go into an artifact."""
+"""What readers of folders and of GGUF files share: the tokenizers library and chat template files."""

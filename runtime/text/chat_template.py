@@ -55,17 +55,6 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens or {})
 
     @staticmethod
-    def load(folder: Path) -> ChatTemplate | None:
-        """The default one of a tokenizer's folder (`chat_templates.py`); None if there is none.
-
-        Raises `ArtifactError` if it cannot be used.
-        """
-        from inferir.runtime.text.chat_templates import read_sources
-
-        source = read_sources(folder).get("default")
-        return None if source is None else ChatTemplate.from_source(source.read(), folder)
-
-    @staticmethod
     def from_source(source: str, folder: Path) -> ChatTemplate:
         """A template given as text, with the special tokens of the tokenizer in `folder`."""
         config = read_json(folder / "tokenizer_config.json")

@@ -11,7 +11,7 @@ from inferir.codegen.tvm.bucket_library import BuiltBucket, distinct, lower_buck
 from inferir.compile.assemble import bucket_records
 from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
 from inferir.compile.compiler import capture, lower, resolve
-from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.contract.bucket import default_buckets
 from inferir.ir.contract.manifest import InputArg
 from inferir.ir.contract.target import Target

@@ -17,8 +17,8 @@ from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
 from inferir.compile.compile_types import Captured, CompileOptions, CompileReport
 from inferir.compile.compiler import capture
 from inferir.compile.text_ends import VocabularyWarning
-from inferir.frontend.checkpoint.end_ids import EndIdWarning
-from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.source.end_ids import EndIdWarning
+from inferir.frontend.source.model_source import load_source
 from inferir.frontend.tokenizer.template_files import TemplateWarning
 from inferir.inspect.inspect_artifact import as_json, view_artifact
 from inferir.ir.contract.artifact import read_manifest

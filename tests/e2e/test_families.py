@@ -12,7 +12,7 @@ import torch
 from inferir import LLM, SamplingParams
 from inferir.compile.compiler import CompileOptions, compile_model
 from inferir.frontend.capture.eager import eager_greedy, eager_logits, eager_model
-from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.source.model_source import load_source
 
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LONGROPE = {"short_factor": [1.0 + 0.05 * i for i in range(8)], "long_factor": [1.0 + 0.5 * i for i in range(8)]}

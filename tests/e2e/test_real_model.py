@@ -12,7 +12,7 @@ import pytest
 from inferir import LLM, SamplingParams
 from inferir.compile.compiler import CompileOptions, compile_model
 from inferir.frontend.capture.eager import eager_greedy
-from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.source.model_source import load_source
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 

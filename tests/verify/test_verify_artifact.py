@@ -205,7 +205,7 @@ def test_positions_beyond_the_bound_are_found_and_judged_until_one_has_no_excuse
 
 def test_eager_in_float64_rounds_less(tiny_model: Path) -> None:
     from inferir.frontend.capture.eager import eager_logits, eager_model
-    from inferir.frontend.checkpoint.model_source import load_source
+    from inferir.frontend.source.model_source import load_source
 
     source = load_source(str(tiny_model))
     model = eager_model(source)

@@ -38,10 +38,10 @@ from inferir.compile.compile_types import (
 from inferir.compile.text_ends import check_vocabulary, join_ends
 from inferir.compile.tuning_records import TuningRecord, read_records
 from inferir.compile.tuning_use import all_products, use_records
-from inferir.frontend.checkpoint.decisions import decisions
-from inferir.frontend.checkpoint.model_source import ModelSource, load_source
 from inferir.frontend.facts import ModelFacts
-from inferir.frontend.tokenizer.export_tokenizer import TokenizerFacts
+from inferir.frontend.source.decisions import decisions
+from inferir.frontend.source.export_tokenizer import TokenizerFacts
+from inferir.frontend.source.model_source import ModelSource, load_source
 from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning
 from inferir.ir.contract.artifact import TensorRecord
 from inferir.ir.contract.bucket import Bucket, default_buckets, parse_buckets
@@ -137,7 +137,7 @@ def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, r
         traced.save(folder)
 
     def make_tokenizer(folder: Path) -> None:
-        from inferir.frontend.tokenizer.export_tokenizer import export_tokenizer
+        from inferir.frontend.source.export_tokenizer import export_tokenizer
 
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")

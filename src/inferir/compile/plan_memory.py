@@ -10,8 +10,8 @@ from inferir.codegen.weights.packing import total_bytes
 from inferir.compile.assemble import kv_groups
 from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
 from inferir.compile.compiler import buckets_of, capture, lower, resolve
-from inferir.frontend.checkpoint.model_source import load_source
 from inferir.frontend.facts import ModelFacts
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.contract.kv_specs import plan_lanes
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import InferirError

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import msgspec
 
 from inferir.compile.template_probe import probe_templates
-from inferir.frontend.checkpoint.end_ids import Claim, join
 from inferir.frontend.facts import ModelFacts
-from inferir.frontend.tokenizer.export_tokenizer import TokenizerFacts
+from inferir.frontend.source.end_ids import Claim, join
+from inferir.frontend.source.export_tokenizer import TokenizerFacts
 from inferir.ir.contract.manifest import Decision
 
 

@@ -22,7 +22,7 @@ from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOp
 from inferir.compile.compiler import buckets_of, capture, check_target, lower, resolve
 from inferir.compile.tuning_records import TuningKey, TuningRecord, read_records, write_records
 from inferir.compile.tuning_use import all_products, tile_record, tuning_key
-from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.symbols import Limits
 from inferir.ir.contract.target import Target, host_features, missing_features

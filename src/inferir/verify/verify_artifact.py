@@ -63,7 +63,7 @@ def verify_artifact(
     progress: Progress | None = None, trust_remote_code: bool = False, revision: str | None = None,
 ) -> VerifyReport:  # fmt: skip
     """Verify `artifact` against the model `model` (None: look for it, see `find_model`). Raises an `InferirError`."""
-    from inferir.frontend.checkpoint.model_source import load_source
+    from inferir.frontend.source.model_source import load_source
 
     manifest = read_manifest(artifact)
     spec = model if model is not None else find_model(Path(artifact), manifest)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from inferir.frontend.capture.eager import eager_logits, eager_model
 from inferir.frontend.capture.trace import TracedModel, trace
 from inferir.frontend.checkpoint.checkpoint_weights import Weights
-from inferir.frontend.checkpoint.model_source import ModelSource, load_source
+from inferir.frontend.source.model_source import ModelSource, load_source
 from inferir.ir.graph.interpreter import interpret
 
 SaveTiny = Callable[..., Path]

@@ -13,8 +13,8 @@ import torch
 from inferir.frontend.capture.eager import eager_greedy, eager_logits
 from inferir.frontend.capture.trace import TracedModel, trace
 from inferir.frontend.capture.trace_check import check_trace
-from inferir.frontend.checkpoint.model_source import load_source
 from inferir.frontend.facts import ModelFacts, eos_token_ids, first_id, token_ids
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.interpreter import interpret

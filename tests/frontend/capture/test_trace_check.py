@@ -12,7 +12,7 @@ import torch
 from inferir.frontend.capture.trace import trace
 from inferir.frontend.capture.trace_check import check_capture, check_trace, with_local_attention
 from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning
-from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import UntraceableError
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph, Node, Value

@@ -13,7 +13,7 @@ import torch
 
 from inferir.frontend.capture.export import export
 from inferir.frontend.capture.trace import trace
-from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import FrontendError, UntraceableError
 
 SaveTiny = Callable[..., Path]

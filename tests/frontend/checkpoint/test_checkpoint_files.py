@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from inferir.frontend.checkpoint.checkpoint_files import INDEX, SINGLE, WeightWarning, checkpoint_files
 from inferir.frontend.checkpoint.checkpoint_weights import FolderWeights
 from inferir.frontend.checkpoint.huggingface import api, quiet
-from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import FrontendError, ModelNotFoundError, WeightError
 
 SaveTiny = Callable[..., Path]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from inferir.frontend.capture.eager import eager_logits
 from inferir.frontend.capture.trace import TracedModel, trace
 from inferir.frontend.checkpoint.checkpoint_weights import INDEX, FolderWeights, Weights, WeightWarning, resolve
-from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import WeightError
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.types import TensorType

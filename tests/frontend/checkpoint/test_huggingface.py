@@ -13,7 +13,7 @@ import torch
 from inferir.frontend.capture import hooks
 from inferir.frontend.checkpoint import huggingface
 from inferir.frontend.checkpoint.huggingface import api, one_line, skeleton, state_types, tied_names
-from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import FrontendError
 
 SaveTiny = Callable[..., Path]

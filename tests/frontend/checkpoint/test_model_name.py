@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inferir.frontend.checkpoint.model_name import display_name
-from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.source.model_source import load_source
 
 
 def place(root: Path, path: str) -> Path:

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 from inferir.frontend.capture.eager import eager_logits
 from inferir.frontend.capture.trace import TracedModel, trace
 from inferir.frontend.capture.trace_check import check_trace
-from inferir.frontend.checkpoint.model_source import ModelSource, load_source
 from inferir.frontend.gguf.gguf_file import GgufWeights
-from inferir.frontend.tokenizer.export_tokenizer import export_tokenizer
+from inferir.frontend.source.export_tokenizer import export_tokenizer
+from inferir.frontend.source.model_source import ModelSource, load_source
 from inferir.ir.errors import FrontendError, WeightError
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.interpreter import interpret

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from gguf_models import Gguf, cases, tiny
 
-from inferir.frontend.checkpoint.model_source import load_source
 from inferir.frontend.gguf.gguf_format import read_header
 from inferir.frontend.gguf.gguf_reference import _reader_class
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import WeightError
 
 

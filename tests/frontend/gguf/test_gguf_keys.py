@@ -10,9 +10,9 @@ import pytest
 from gguf_models import FAMILIES, Gguf, tiny
 
 from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning
-from inferir.frontend.checkpoint.model_source import load_source
 from inferir.frontend.gguf.gguf_file import decisions, end_token_ids, end_tokens, generation_defaults, load_config
 from inferir.frontend.gguf.gguf_keys import NEUTRAL
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import FrontendError, WeightError
 
 

@@ -20,8 +20,8 @@ from inferir.frontend.capture.eager import eager_model, model_logits
 from inferir.frontend.capture.trace import trace
 from inferir.frontend.capture.trace_check import check_trace
 from inferir.frontend.checkpoint.huggingface import skeleton, state_types, tied_names
-from inferir.frontend.checkpoint.model_source import load_source
 from inferir.frontend.gguf.gguf_weights import GgufWeights
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.interpreter import interpret
 

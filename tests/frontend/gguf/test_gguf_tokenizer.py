@@ -31,10 +31,10 @@ from tiny_gguf import (
 )
 from tokenizers import Tokenizer
 
-from inferir.frontend.checkpoint.model_source import load_source
 from inferir.frontend.gguf import gguf_pretokenizers
 from inferir.frontend.gguf.gguf_tokenizer import TOKENIZER_KEYS, decisions, export, unaccounted
-from inferir.frontend.tokenizer.export_tokenizer import export_tokenizer
+from inferir.frontend.source.export_tokenizer import export_tokenizer
+from inferir.frontend.source.model_source import load_source
 from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning
 from inferir.ir.errors import FrontendError
 

@@ -11,8 +11,8 @@ import pytest
 from tiny_tokenizers import byte_level
 
 from inferir.frontend.checkpoint.huggingface import api, quiet
-from inferir.frontend.checkpoint.model_source import load_source
-from inferir.frontend.tokenizer.export_tokenizer import export_tokenizer
+from inferir.frontend.source.export_tokenizer import export_tokenizer
+from inferir.frontend.source.model_source import load_source
 from inferir.frontend.tokenizer.template_files import TemplateWarning, folder_templates, stated_templates, template_file
 from inferir.ir.errors import FrontendError
 

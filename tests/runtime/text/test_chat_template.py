@@ -10,6 +10,7 @@ import pytest
 
 from inferir.ir.errors import ArtifactError, RequestError
 from inferir.runtime.text.chat_template import ChatTemplate
+from inferir.runtime.text.chat_templates import read_sources
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -26,6 +27,12 @@ TOOLS = (
     "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}{{ dict(a=1) | tojson }}"
 )
 MESSAGES = [{"role": "user", "content": "it's <b> é"}, {"role": "assistant", "content": " ok "}]
+
+
+def load(folder: Path) -> ChatTemplate | None:
+    """The default template of a tokenizer's folder."""
+    source = read_sources(folder).get("default")
+    return None if source is None else ChatTemplate.from_source(source.read(), folder)
 
 
 def test_chatml() -> None:
@@ -138,13 +145,13 @@ def test_variables_and_date() -> None:
 
 
 def test_where_the_template_is_found(tmp_path: Path) -> None:
-    assert ChatTemplate.load(tmp_path) is None
+    assert load(tmp_path) is None
     config = {"chat_template": "config{{ bos_token }}", "bos_token": {"content": "<s>"}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     message = [{"role": "user", "content": "x"}]
 
     def render() -> str:
-        template = ChatTemplate.load(tmp_path)
+        template = load(tmp_path)
         assert template is not None
         return template.render(message)
 
@@ -156,4 +163,4 @@ def test_where_the_template_is_found(tmp_path: Path) -> None:
     assert render() == "file"
     (tmp_path / "chat_template.jinja").write_text("{% if %}")
     with pytest.raises(ArtifactError, match="chat template"):
-        ChatTemplate.load(tmp_path)
+        load(tmp_path)

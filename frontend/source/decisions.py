@@ -9,7 +9,7 @@ from typing import Any
 from inferir.frontend.checkpoint.checkpoint_weights import FolderWeights
 from inferir.frontend.checkpoint.config_check import parts
 from inferir.frontend.checkpoint.model_name import readable
-from inferir.frontend.checkpoint.model_source import ModelSource, stated_dtype
+from inferir.frontend.source.model_source import ModelSource, stated_dtype
 from inferir.ir.contract.manifest import Decision
 
 _ROPE = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "rope_local_base_freq")

@@ -11,7 +11,7 @@ import huggingface_hub
 import pytest
 
 from inferir.frontend.capture.trace import trace
-from inferir.frontend.checkpoint.model_source import load_source
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import FrontendError, ModelNotFoundError
 from inferir.ir.graph.dtypes import DType
 

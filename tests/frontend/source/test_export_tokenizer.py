@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from inferir.frontend.checkpoint.model_source import load_source
-from inferir.frontend.tokenizer.export_tokenizer import export_tokenizer
+from inferir.frontend.source.export_tokenizer import export_tokenizer
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import FrontendError
 
 SaveTiny = Callable[..., Path]

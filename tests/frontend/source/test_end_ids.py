@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inferir.frontend.checkpoint.end_ids import Claim, EndIdWarning, config_claims, gguf_claims, join, stated
+from inferir.frontend.source.end_ids import Claim, EndIdWarning, config_claims, gguf_claims, join, stated
 from inferir.ir.contract.manifest import Decision
 from inferir.ir.errors import FrontendError
 

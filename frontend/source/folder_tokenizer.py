@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from inferir.frontend.checkpoint.end_ids import TOKEN_KEYS, Claim
 from inferir.frontend.checkpoint.model_files import optional_json, there
-from inferir.frontend.checkpoint.model_source import ModelSource
+from inferir.frontend.source.end_ids import TOKEN_KEYS, Claim
+from inferir.frontend.source.model_source import ModelSource
 from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning, failures_as, parse
 from inferir.ir.contract.manifest import Decision
 from inferir.ir.errors import FrontendError

@@ -12,8 +12,8 @@ import pytest
 from tiny_tokenizers import CALL, byte_level, pieces
 
 from inferir.frontend.checkpoint.huggingface import api, quiet
-from inferir.frontend.checkpoint.model_source import load_source
-from inferir.frontend.tokenizer.export_tokenizer import TokenizerFacts, export_tokenizer
+from inferir.frontend.source.export_tokenizer import TokenizerFacts, export_tokenizer
+from inferir.frontend.source.model_source import load_source
 from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning
 from inferir.ir.errors import FrontendError
 from inferir.runtime.text.tokenizer import Tokenizer as Served

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from inferir.frontend.checkpoint.end_ids import Claim, config_claims, gguf_claims
 from inferir.frontend.checkpoint.model_files import optional_json, read_json
 from inferir.frontend.checkpoint.model_name import readable
-from inferir.frontend.checkpoint.model_source import ModelSource
 from inferir.frontend.facts import token_ids
 from inferir.frontend.gguf import gguf_tokenizer
 from inferir.frontend.gguf.gguf_metadata import metadata
+from inferir.frontend.source.end_ids import Claim, config_claims, gguf_claims
+from inferir.frontend.source.model_source import ModelSource
 from inferir.frontend.tokenizer.template_files import folder_templates, write_templates
 from inferir.frontend.tokenizer.tokenizers_library import parse
 from inferir.ir.contract.manifest import Decision
@@ -76,7 +76,7 @@ def export_tokenizer(source: ModelSource, dest: Path) -> TokenizerFacts:
 
 
 def _from_folder(source: ModelSource, dest: Path) -> _Exported:
-    from inferir.frontend.tokenizer.folder_tokenizer import FolderTokenizer
+    from inferir.frontend.source.folder_tokenizer import FolderTokenizer
 
     templates = folder_templates(source.path, optional_json(source.path / "tokenizer_config.json"))
     tokenizer = FolderTokenizer(source)
