@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Attrs, Builder, Graph, Node, Value
-from inferir.ir.graph.registry import opdef
+from inferir.ir.graph.registry import Decompose, opdef
 from inferir.ir.graph.rewrite import transform
 
 
@@ -20,13 +20,19 @@ def _softmax(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
     return y if dtype is DType.F32 else b.op("tensor.cast", y, dtype=dtype)
 
 
-def decompose(body: Graph) -> Graph:
-    """`body` with every op that has a decomposition replaced, until none is left."""
+def decompose(body: Graph, written: Container[str] = ()) -> Graph:
+    """`body` with every op that has a decomposition replaced, until none is left but those in `written`, which a
+    backend writes itself."""
+
+    def form(node: Node) -> Decompose | None:
+        if node.op in written:
+            return None
+        return _softmax if node.op == "tensor.softmax" else opdef(node.op).decompose
 
     def visit(node: Node, operands: tuple[Value, ...]) -> Value | None:
-        form = _softmax if node.op == "tensor.softmax" else opdef(node.op).decompose
-        return form(Builder(node.loc), operands, node.attrs) if form is not None else None
+        found = form(node)
+        return found(Builder(node.loc), operands, node.attrs) if found is not None else None
 
-    while any(n.op == "tensor.softmax" or opdef(n.op).decompose is not None for n in body.nodes):
+    while any(form(n) is not None for n in body.nodes):
         body = transform(body, visit)
     return body

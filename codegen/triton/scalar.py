@@ -6,11 +6,13 @@ Functions come from libdevice and divisions are rounded correctly: row kernels w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from inferir.codegen.lower.numbers import exponent
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Attrs
+from inferir.ir.graph.graph import Node
+from inferir.ir.graph.types import TensorType
 
 # Element type of pointers (Triton's signature spelling) and of registers.
 MEMORY: Mapping[DType, str] = {
@@ -38,6 +40,7 @@ REGISTER: Mapping[DType, str] = {
 HALF: Mapping[DType, str] = {DType.BF16: "tl.bfloat16", DType.F16: "tl.float16"}
 
 _NAN = "propagate_nan=tl.PropagateNan.ALL"
+_POWERS = {2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}", 0.5: "tl.sqrt_rn({0})", 1.0: "{0}"}
 
 
 def _gelu(x: str, approximate: str) -> str:
@@ -47,85 +50,64 @@ def _gelu(x: str, approximate: str) -> str:
     return f"0.5 * {x} * (1.0 + libdevice.tanh({inner}))"
 
 
-_UNARY: dict[str, Callable[[str], str]] = {
-    "neg": lambda x: f"-{x}",
-    "abs": lambda x: f"tl.abs({x})",
-    "exp": lambda x: f"libdevice.exp({x})",
-    "log": lambda x: f"libdevice.log({x})",
-    "sqrt": lambda x: f"tl.sqrt_rn({x})",
-    "rsqrt": lambda x: f"tl.div_rn(1.0, tl.sqrt_rn({x}))",
-    "reciprocal": lambda x: f"tl.div_rn(1.0, {x})",
-    "sin": lambda x: f"libdevice.sin({x})",
-    "cos": lambda x: f"libdevice.cos({x})",
-    "tanh": lambda x: f"libdevice.tanh({x})",
-    "erf": lambda x: f"libdevice.erf({x})",
-    "sigmoid": lambda x: f"tl.div_rn(1.0, 1.0 + libdevice.exp(-{x}))",
-    "silu": lambda x: f"tl.div_rn({x}, 1.0 + libdevice.exp(-{x}))",
-    "softplus": lambda x: f"tl.where({x} > 20.0, {x}, libdevice.log1p(libdevice.exp({x})))",
-    "logical_not": lambda x: f"{x} == 0",
+_FORMS: Mapping[str, str] = {
+    "neg": "-{0}",
+    "abs": "tl.abs({0})",
+    "sqrt": "tl.sqrt_rn({0})",
+    "rsqrt": "tl.div_rn(1.0, tl.sqrt_rn({0}))",
+    "reciprocal": "tl.div_rn(1.0, {0})",
+    **{name: f"libdevice.{name}({{0}})" for name in ("exp", "log", "sin", "cos", "tanh", "erf")},
+    "sigmoid": "tl.div_rn(1.0, 1.0 + libdevice.exp(-{0}))",
+    "silu": "tl.div_rn({0}, 1.0 + libdevice.exp(-{0}))",
+    "softplus": "tl.where({0} > 20.0, {0}, libdevice.log1p(libdevice.exp({0})))",
+    "logical_not": "{0} == 0",
+    "div": "tl.div_rn({0}, {1})",
+    "logical_and": "{0} & {1}",
+    "logical_or": "{0} | {1}",
+    "where": "tl.where({0}, {1}, {2})",
+    **{
+        name: f"{{0}} {sign} {{1}}"
+        for name, sign in zip(
+            ("add", "sub", "mul", "lt", "le", "gt", "ge", "eq", "ne"),
+            ("+", "-", "*", "<", "<=", ">", ">=", "==", "!="),
+            strict=True,
+        )
+    },
 }
-_BINARY: dict[str, Callable[[str, str], str]] = {
-    "add": lambda a, b: f"{a} + {b}",
-    "sub": lambda a, b: f"{a} - {b}",
-    "mul": lambda a, b: f"{a} * {b}",
-    "div": lambda a, b: f"tl.div_rn({a}, {b})",
-    "lt": lambda a, b: f"{a} < {b}",
-    "le": lambda a, b: f"{a} <= {b}",
-    "gt": lambda a, b: f"{a} > {b}",
-    "ge": lambda a, b: f"{a} >= {b}",
-    "eq": lambda a, b: f"{a} == {b}",
-    "ne": lambda a, b: f"{a} != {b}",
-    "logical_and": lambda a, b: f"({a} != 0) & ({b} != 0)",
-    "logical_or": lambda a, b: f"({a} != 0) | ({b} != 0)",
-}
-COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
-SELECTIONS = frozenset({"maximum", "minimum", "relu", "where", "neg", "abs"})  # results need no rounding
-_ON_BOOL = COMPARISONS | {"logical_and", "logical_or", "logical_not", "where"}
+"""Ops whose form does not depend on attributes or element type; {n} is operand n."""
+
+_ON_BOOL = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_not", "where"])
+OPS = frozenset(f"tensor.{name}" for name in (*_FORMS, "gelu", "pow", "maximum", "minimum", "relu"))
 
 
-def literal(value: float, dtype: DType, rounded: bool = False) -> str:
-    """A number that meets values of type `dtype`; `rounded` to it, or in the precision of registers."""
+def memory(type_: TensorType) -> str:
+    """The pointer element type of a tensor. Raises `CodegenError` for one that kernels cannot hold."""
+    if type_.dtype not in MEMORY:
+        raise CodegenError(f"{type_.dtype.value} has no Triton form")
+    return MEMORY[type_.dtype]
+
+
+def literal(value: float, dtype: DType) -> str:
+    """A number in registers of `dtype`."""
     if dtype is DType.BOOL:
         return str(bool(value))
     if not dtype.is_float:
         return str(int(value))
-    number = float(value)
-    if rounded and dtype in HALF:
-        import torch
-
-        from inferir.ir.graph.dtypes import torch_dtype
-
-        number = torch.tensor(number, dtype=torch_dtype(dtype)).item()
-    if math.isnan(number):
-        raise CodegenError("a NaN constant has no form in a kernel")
-    return f'float("{number}")' if math.isinf(number) else repr(number)
+    return repr(float(value)) if math.isfinite(value) else f'float("{float(value)}")'
 
 
-def elementwise(op: str, args: Sequence[str], attrs: Attrs, dtype: DType) -> str:
-    """The expression of `tensor.<op>`; `dtype` is the element type of the operands.
-
-    Raises `CodegenError` naming an op without a form.
-    """
-    if dtype is DType.BOOL and op not in _ON_BOOL:
-        raise CodegenError(f"tensor.{op} of bool has no Triton form")
-    if op in _UNARY:
-        return _UNARY[op](args[0])
-    if op in _BINARY:
-        return _BINARY[op](args[0], args[1])
-    if op in ("maximum", "minimum"):
-        return f"tl.{op}({args[0]}, {args[1]}{', ' + _NAN if dtype.is_float else ''})"
-    if op == "relu":
-        return elementwise("maximum", [args[0], "0.0" if dtype.is_float else "0"], attrs, dtype)
-    if op == "where":
-        return f"tl.where({', '.join(args)})"
+def elementwise(node: Node, args: Sequence[str], dtype: DType) -> str:
+    """The expression of an elementwise op on operands of type `dtype`. Raises `CodegenError` for one without a form."""
+    op = node.op.removeprefix("tensor.")
+    if (dtype is DType.BOOL and op not in _ON_BOOL) or (op == "pow" and not dtype.is_float):
+        raise CodegenError(f"tensor.{op} of {dtype.value} has no Triton form")
     if op == "gelu":
-        return _gelu(args[0], attrs["approximate"])
-    if op == "pow" and dtype.is_float:
-        return f"libdevice.pow({args[0]}, {args[1]})"
-    raise CodegenError(f"tensor.{op} of {dtype.value} has no Triton form")
-
-
-def power(x: str, exponent: float) -> str | None:
-    """x to a constant exponent by exact operations, where there is such a form."""
-    forms = {2.0: f"{x} * {x}", 3.0: f"{x} * {x} * {x}", 0.5: f"tl.sqrt_rn({x})", 1.0: x}
-    return forms.get(float(exponent))
+        return _gelu(args[0], node.attrs["approximate"])
+    if op == "pow":
+        form = _POWERS.get(exponent(node) or 0.0)
+        return form.format(*args) if form else f"libdevice.pow({args[0]}, {args[1]})"
+    if op in ("maximum", "minimum", "relu"):
+        both = [args[0], "0.0" if dtype.is_float else "0"] if op == "relu" else args
+        name = "minimum" if op == "minimum" else "maximum"
+        return f"tl.{name}({both[0]}, {both[1]}{', ' + _NAN if dtype.is_float else ''})"
+    return _FORMS[op].format(*args)

@@ -1,0 +1,63 @@
+"""Python numbers among the operands of an elementwise op: which type they take and whether they are rounded to it.
+
+PyTorch's rules on CPUs, which the reference interpreter follows: a number is rounded to the type of the tensor that it
+meets, and a half-precision tensor is compared with, or added to, what it could hold itself. Factors, divisors and
+exponents are exceptions: they keep the precision of float32.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Node
+
+_UNROUNDED = frozenset({("tensor.mul", 0), ("tensor.mul", 1), ("tensor.div", 1), ("tensor.pow", 1)})
+
+
+def operand_type(node: Node) -> DType:
+    """The element type of an elementwise op's tensors, which its numbers take; not that of a condition."""
+    operands = node.operands[1:] if node.op == "tensor.where" else node.operands
+    strong = [o.type.dtype for o in operands if o.op != "core.scalar"]
+    return strong[0] if strong else node.types[0].dtype
+
+
+def number(node: Node, position: int, dtype: DType) -> float:
+    """The number that operand `position` of `node` stands for beside tensors of type `dtype`."""
+    value: float = node.operands[position].node.attrs["value"]
+    return value if (node.op, position) in _UNROUNDED else stored(value, dtype)
+
+
+def exponent(node: Node) -> float | None:
+    """The exponent of a power, if it is a number."""
+    of = node.operands[1]
+    return float(of.node.attrs["value"]) if of.op == "core.scalar" else None
+
+
+def stored(value: float, dtype: DType) -> float:
+    """What half-precision memory of type `dtype` holds of `value`, by way of float32; other types hold it as it is."""
+    if dtype is DType.BF16:
+        return _bf16(_f32(value))
+    if dtype is DType.F16:
+        try:
+            return float(struct.unpack("<e", struct.pack("<e", _f32(value)))[0])
+        except OverflowError:
+            return math.copysign(math.inf, value)
+    return value
+
+
+def _f32(value: float) -> float:
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _bf16(value: float) -> float:
+    """Round to nearest, ties to even; `value` is a float32."""
+    if not math.isfinite(value):
+        return value
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    bits += 0x7FFF + (bits >> 16 & 1)
+    return float(struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0])
