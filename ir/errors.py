@@ -12,6 +12,10 @@ class InferirError(Exception):
     exit_code = 1
 
 
+class MissingExtraError(InferirError):
+    """A command needs libraries that are not installed; the message names one, and the extra that brings them."""
+
+
 class IRError(InferirError):
     """A graph, type or op is malformed."""
 

@@ -153,7 +153,6 @@ def test_latency_table(cli: Cli, tiny_artifact: Path) -> None:
 
 
 def test_throughput(cli: Cli, tiny_artifact: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     sizes = ("--num-prompts", 12, "--input-len", 10, "--output-len", 5)
     plot = tmp_path / "t.png"
     out = cli("bench", "throughput", tiny_artifact, *sizes, *ENGINE, "--json", "--plot", plot).json
@@ -219,7 +218,6 @@ def test_serve(cli: Cli, server: Server) -> None:
 
 
 def test_serve_with_a_shared_prefix_and_a_rate(cli: Cli, server: Server, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     plot = tmp_path / "load.png"
     hits = server.stats()["prefix_hits"]
     options = ("--prefix-len", 64, "--request-rate", 50, "--goodput", "ttft:1e-6", "--plot", plot)

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from small_limits import limits
 
 from inferir.passes.context import PassOptions
 from inferir.passes.manager import run_pipeline
-
-transformers = pytest.importorskip("transformers")
 
 COMMON = {
     "vocab_size": 96,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferir.cli.console import table
 from inferir.ir.errors import InferirError
+from inferir.ir.system import extras
 from inferir.ir.system.atomic_file import replace_file
 
 if TYPE_CHECKING:
@@ -50,13 +51,13 @@ class Output:
             raise InferirError(f"--plot: {path} must end in .png, .svg or .pdf")
         if not path.absolute().parent.is_dir():
             raise InferirError(f"--plot: {path.parent} is not a folder")
-        _matplotlib("matplotlib")
+        extras.require("--plot", "bench")
 
     def plot(self, title: str, unit: str, series: Mapping[str, Sequence[float]]) -> None:
         """Draw the share of values at or below each value, a panel per series, if that is wanted."""
         if self._path is None:
             return
-        figures = _matplotlib("matplotlib.figure")
+        figures: Any = importlib.import_module("matplotlib.figure")
         shown = {name: sorted(v) for name, v in series.items() if v}
         figure = figures.Figure(figsize=(3.6 * len(shown), 3.2), layout="constrained")
         figure.suptitle(title)
@@ -73,10 +74,3 @@ class Output:
             replace_file(self._path, drawn.getvalue())
         except OSError as error:
             raise InferirError(f"{self._path}: cannot be written: {error.strerror or error}") from None
-
-
-def _matplotlib(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise InferirError("--plot needs matplotlib: pip install matplotlib") from None

@@ -10,6 +10,7 @@ import typer
 
 from inferir.cli import arguments as a
 from inferir.cli.shared_options import Fields, compile_fields, expanded
+from inferir.ir.system import extras
 
 
 @expanded(options=compile_fields)
@@ -32,6 +33,7 @@ def command(
     json: a.Json = False,
 ) -> None:
     """Compile a model into an artifact: trace, optimise, generate kernels for every bucket, pack the weights."""
+    extras.require("compile", "compile")
     from inferir.cli.cache_use import RecordingCache
     from inferir.cli.compile_report import as_json, print_report
     from inferir.cli.console import print_json

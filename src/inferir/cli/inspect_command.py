@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inferir.cli import arguments as a
+from inferir.cli.command_failures import warn
 from inferir.cli.console import plain, print_json, show, table
+from inferir.ir.system import extras
 from inferir.ir.system.quantities import size
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ def inspect(
         from inferir.inspect.artifact_page import write_page
 
         write_page(view, html)
+        if (reason := extras.lacks("compile")) is not None:
+            warn(f"{html} does not show the graph: drawing it needs {reason}")
     if ir is not None:
         print(view.graph_text(ir.value), end="")
     elif json:

@@ -10,6 +10,7 @@ from inferir.cli import arguments as a
 from inferir.cli.console import plain, print_json, show, table
 from inferir.cli.shared_options import Fields, compile_fields, expanded
 from inferir.cli.units import size_bytes
+from inferir.ir.system import extras
 from inferir.ir.system.quantities import count, size
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def plan(
     json: a.Json = False,
 ) -> None:
     """Say how much memory serving a model will take, without compiling it."""
+    extras.require("plan", "compile")
     from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
     from inferir.compile.compiler import CompileOptions
     from inferir.compile.plan_memory import plan_memory

@@ -10,6 +10,7 @@ import typer
 from inferir.cli import arguments as a
 from inferir.cli.console import plain, print_json, show, table
 from inferir.cli.shared_options import Fields, compile_fields, expanded
+from inferir.ir.system import extras
 from inferir.ir.system.quantities import count, seconds
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def tune(
 
     `inferir compile --tuning` uses the records. Interrupted, the next run goes on where this one stopped.
     """
+    extras.require("tune", "compile")
     from inferir.cli.progress import progress_bars
     from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
     from inferir.compile.compiler import CompileOptions

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from inferir.cli import arguments as a
+from inferir.ir.system import extras
 
 
 def verify(
@@ -30,6 +31,7 @@ def verify(
     json: a.Json = False,
 ) -> None:
     """Compare an artifact with Hugging Face's eager code on the same weights; exit status 1 if it is out of bounds."""
+    extras.require("verify", "compile")
     from inferir.cli.console import print_json
     from inferir.cli.progress import progress_bars
     from inferir.cli.verify_report import as_json, print_report, write_junit

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jinja2
 from markupsafe import Markup
 
-from inferir.inspect.artifact_graph import Run, read_sections
 from inferir.inspect.artifact_svg import reuse, section_svg
 from inferir.inspect.inspect_artifact import (
     ArtifactView,
@@ -19,23 +19,25 @@ from inferir.inspect.inspect_artifact import (
 )
 from inferir.inspect.memory_table import memory_rows
 from inferir.ir.errors import InferirError
+from inferir.ir.system import extras
 from inferir.ir.system.atomic_file import replace_file
 from inferir.ir.system.quantities import size
+
+if TYPE_CHECKING:
+    from inferir.inspect.artifact_graph import Run
 
 _TEMPLATE = Path(__file__).with_name("artifact_page.html")
 
 
 def artifact_page(view: ArtifactView) -> str:
-    """The page, as well-formed HTML. Raises `ArtifactError` or `ParseError` if the artifact's graph cannot be read."""
+    """The page, as well-formed HTML; without drawings of the graph where its reader is not installed.
+
+    Raises `ArtifactError` or `ParseError` if the artifact's graph cannot be read."""
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
+    undrawn = extras.lacks("compile")
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
-    names: dict[str, list[str]] = {}
-    for kernel in view.kernels:
-        if kernel.name not in names.setdefault(kernel.region, []):
-            names[kernel.region].append(kernel.name)
-    runs = read_sections(view.graph_text("kernels"), {k: tuple(v) for k, v in names.items()})
     return template.render(
         view=view,
         model=view.manifest.model,
@@ -45,7 +47,8 @@ def artifact_page(view: ArtifactView) -> str:
         memory=memory_rows(view.manifest),
         buckets=[(*row[:-1], size(int(row[-1]))) for row in bucket_rows(view.manifest)],
         kernels=[(k, buckets_text(view, k), short_provenance(k.provenance)) for k in view.kernels],
-        runs=[_run(run, number) for number, run in enumerate(runs)],
+        runs=[] if undrawn else _runs(view),
+        undrawn=undrawn,
         files=[(name, size(record.bytes), record.blake3) for name, record in view.manifest.files.items()],
         refusals=view.refusals(),
     )
@@ -58,6 +61,18 @@ def write_page(view: ArtifactView, file: Path) -> None:
         replace_file(file, page.encode("utf-8", "backslashreplace"))
     except (OSError, ValueError) as error:
         raise InferirError(f"{file}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _runs(view: ArtifactView) -> list[dict[str, object]]:
+    """What the template needs of the kernel graph, section by section."""
+    from inferir.inspect.artifact_graph import read_sections
+
+    names: dict[str, list[str]] = {}
+    for kernel in view.kernels:
+        if kernel.name not in names.setdefault(kernel.region, []):
+            names[kernel.region].append(kernel.name)
+    runs = read_sections(view.graph_text("kernels"), {k: tuple(v) for k, v in names.items()})
+    return [_run(run, number) for number, run in enumerate(runs)]
 
 
 def _run(run: Run, number: int) -> dict[str, object]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
-from inferir.inspect.artifact_graph import RegionBox
+if TYPE_CHECKING:
+    from inferir.inspect.artifact_graph import RegionBox
 
 WIDTH = 620
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)", re.MULTILINE)

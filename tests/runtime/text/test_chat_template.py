@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def test_chatml() -> None:
 @pytest.mark.parametrize("source", [CHATML, TRIMMING, TOOLS])
 @pytest.mark.parametrize("add_generation_prompt", [True, False])
 def test_equal_to_transformers(source: str, add_generation_prompt: bool) -> None:
-    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    utils: Any = importlib.import_module("transformers.utils.chat_template_utils")
     tools = [{"type": "function", "function": {"name": "f", "description": "it's"}}]
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
     expected = utils.render_jinja_template(
