@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.symbols import Limits
 from inferir.ir.errors import PassError
 from inferir.ir.graph.dims import T
@@ -79,12 +80,13 @@ class Refusal:
 
 @dataclass
 class PassContext:
-    """What passes find out besides the new graph: refusals, and the recipes of weights that are computed when the
-    artifact is written.
+    """What passes find out besides the new graph: refusals, the recipes of weights that are computed when the artifact
+    is written, and the groups of layers that share block tables.
     """
 
     refusals: list[Refusal] = field(default_factory=list)
     recipes: dict[str, Graph] = field(default_factory=dict)
+    kv: tuple[KVCacheGroup, ...] = ()
 
     def refuse(self, pass_name: str, subject: str, reason: str) -> None:
         refusal = Refusal(pass_name, subject, reason)

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.errors import IRError, PassError, VerifyError
-from inferir.ir.graph.graph import Graph
+from inferir.ir.graph.graph import Graph, Value
 from inferir.ir.graph.printer import print_graph
 from inferir.ir.graph.types import TensorType
 from inferir.ir.graph.verifier import verify
@@ -35,7 +36,7 @@ class PassRecord:
 class PipelineResult:
     """graph: kernel regions over inputs and weights. plan: its calls and buffers. recipes: by weight name, the graph
     (output `value`) that computes a new weight from the checkpoint's. refusals: rewrites considered and not done.
-    records: passes in order.
+    records: passes in order. kv: groups of layers that share block tables.
     """
 
     graph: Graph
@@ -43,6 +44,13 @@ class PipelineResult:
     recipes: Mapping[str, Graph]
     refusals: tuple[Refusal, ...]
     records: tuple[PassRecord, ...]
+    kv: tuple[KVCacheGroup, ...]
+
+    @property
+    def step_inputs(self) -> dict[str, Value]:
+        """The inputs that a step fills, by name: all but the caches."""
+        caches = {name for group in self.kv for name, *_ in group.caches()}
+        return {n: v for n, v in zip(self.graph.input_names, self.graph.inputs, strict=True) if n not in caches}
 
     @property
     def sources(self) -> set[str]:
@@ -128,11 +136,11 @@ def run_pipeline(
             passes = build_pipeline(options, context)
             out, records = run_passes(graph, passes, print_after=print_after, dump_dir=dump_dir)
             start = time.perf_counter()
-            step = plan(out, options.limits.bounds)
+            step = plan(out, options.limits.bounds, context.kv)
     except IRError as error:
         raise PassError(str(error)) from error
     records.append(PassRecord("plan", time.perf_counter() - start, False))
-    return PipelineResult(out, step, dict(context.recipes), tuple(context.refusals), tuple(records))
+    return PipelineResult(out, step, dict(context.recipes), tuple(context.refusals), tuple(records), context.kv)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def build_pipeline(options: PassOptions, context: PassContext) -> list[Pass]:
         (optimising, MergeGateUp(context)),
         (optimising, MergeQkv(context)),
         # insert
-        (always, InsertKv(options.limits.block_size)),
+        (always, InsertKv(options.limits.block_size, options.limits.max_model_len, context)),
         (always, GatherLogitRows(through_layer=level >= 3)),
         (always, InsertSampling(options.vocab_size)),
         # lay out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.manifest import ALIGNMENT, ArenaArg, Arg, InputArg, KVArg, OutputArg, WeightArg
 from inferir.ir.errors import PassError
 from inferir.ir.graph.graph import Graph, Node, Value
@@ -58,8 +59,9 @@ class StepPlan:
     bounds: Mapping[str, int]
 
 
-def plan(graph: Graph, bounds: Mapping[str, int]) -> StepPlan:
+def plan(graph: Graph, bounds: Mapping[str, int], kv: tuple[KVCacheGroup, ...] = ()) -> StepPlan:
     """Plan a graph of regions. bounds: the largest value of every symbol that sizes an intermediate value (T, S, R).
+    kv: whose inputs are caches.
 
     Raises `PassError` for a node that is no region, or a symbol without bound.
     """
@@ -67,8 +69,9 @@ def plan(graph: Graph, bounds: Mapping[str, int]) -> StepPlan:
     for node in regions:
         if node.op != "kernel.region":
             raise PassError(f"plan: {node.op} in {node.loc.module or 'the graph'} is not in a kernel")
+    caches = {name: KVArg(i, layer, t.role) for i, group in enumerate(kv) for name, layer, t in group.caches()}
     places: dict[Value, Arg] = {
-        v: _source(v) for n in graph.nodes if n.op in ("core.input", "core.weight") for v in n.results
+        v: _source(v, caches) for n in graph.nodes if n.op in ("core.input", "core.weight") for v in n.results
     }
     aliased = _follow_caches(regions, places)
     outputs = _outputs(graph, places, bounds)
@@ -83,14 +86,9 @@ def plan(graph: Graph, bounds: Mapping[str, int]) -> StepPlan:
     return StepPlan(ops, _aligned(arena), tuple(placed), outputs, dict(bounds))
 
 
-def _source(value: Value) -> Arg:
+def _source(value: Value, caches: Mapping[str, KVArg]) -> Arg:
     name = str(value.node.attrs["name"])
-    if value.op == "core.weight":
-        return WeightArg(name)
-    role, _, layer = name.partition(".")
-    if role in ("kcache", "vcache") and layer.isdigit():
-        return KVArg(int(layer), role[0])
-    return InputArg(name)
+    return WeightArg(name) if value.op == "core.weight" else caches.get(name) or InputArg(name)
 
 
 def _follow_caches(regions: list[Node], places: dict[Value, Arg]) -> set[Value]:

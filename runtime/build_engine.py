@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 
-from inferir.ir.contract.kv_specs import plan_lanes
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_options import EngineOptions
 from inferir.runtime.engine.model_limits import ModelLimits
 from inferir.runtime.executor.cpu.cpu_executor import CpuExecutor
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.cache_size import plan_blocks
-from inferir.runtime.kv.kv_cache import KVCache, table_inputs
+from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.loader import LoadedArtifact, load_artifact
 from inferir.runtime.text.tokenizer import Tokenizer
 from inferir.runtime.usable_cpus import thread_count
@@ -30,10 +29,8 @@ def build_engine(artifact: LoadedArtifact, options: EngineOptions | None = None)
     max_model_len = options.model_len(manifest.limits)
     budget = options.kv_bytes()
     threads = thread_count(options.threads)
-    tables = table_inputs(manifest.kv)
     num_blocks = plan_blocks(
-        plan_lanes(manifest.kv),
-        tables,
+        manifest.kv,
         budget=budget,
         max_seqs=scheduler.max_seqs,
         max_model_len=max_model_len,
@@ -43,5 +40,5 @@ def build_engine(artifact: LoadedArtifact, options: EngineOptions | None = None)
     tokenizer = Tokenizer.load(artifact.tokenizer_dir) if has_tokenizer else None
     limits = ModelLimits(manifest.model.vocab_size, frozenset(manifest.model.eos_token_ids), max_model_len)
     executor = CpuExecutor(artifact, num_blocks, threads)
-    cache = KVCache(tables, BlockPool(num_blocks), prefix_caching=options.enable_prefix_caching)
+    cache = KVCache(manifest.kv, BlockPool(num_blocks), prefix_caching=options.enable_prefix_caching)
     return Engine(executor, cache, scheduler, limits, tokenizer, block_size=manifest.limits.block_size)

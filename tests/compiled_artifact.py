@@ -27,7 +27,8 @@ from inferir.ir.contract.artifact import (
     file_records,
     write_manifest,
 )
-from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup
+from inferir.ir.contract.kv_groups import KVCacheGroup
+from inferir.ir.contract.kv_specs import FullAttentionSpec
 from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
 from inferir.ir.contract.split_kv import ITEM_WIDTH
 from inferir.ir.contract.target import Target
@@ -89,8 +90,8 @@ def compiled_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "weights" / "model.safetensors").write_bytes(bytes(64) + np.array([3], np.int32).tobytes() + bytes(60))
     arguments: list[tuple[Arg, ...]] = [
         (InputArg("ids"), InputArg("positions"), WeightArg("step"), ArenaArg(0)),
-        (ArenaArg(0), InputArg("slots"), KVArg(0, "k")),
-        (KVArg(0, "k"), InputArg("block_tables"), InputArg("attn_items"), ArenaArg(256)),
+        (ArenaArg(0), InputArg("slots"), KVArg(0, 0, "k")),
+        (KVArg(0, 0, "k"), InputArg("block_tables"), InputArg("attn_items"), ArenaArg(256)),
         (ArenaArg(256), InputArg("rows"), OutputArg("logits"), OutputArg("tokens")),
     ]
     records = tuple(

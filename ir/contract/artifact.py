@@ -23,6 +23,7 @@ from types import MappingProxyType
 import msgspec
 
 from inferir.ir.contract.artifact_check import check_manifest
+from inferir.ir.contract.kv_specs import decode_spec
 from inferir.ir.contract.manifest import (
     ALIGNMENT,
     FORMAT_VERSION,
@@ -105,7 +106,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     if _digest(raw) != head[1].decode():
         raise ArtifactError(f"{file}: checksum mismatch, the file was damaged or edited; compile the model again")
     try:
-        manifest = msgspec.json.decode(raw, type=Manifest)
+        manifest = msgspec.json.decode(raw, type=Manifest, dec_hook=decode_spec)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise ArtifactError(f"{file}: {e}") from None
     check_manifest(manifest)

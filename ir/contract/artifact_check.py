@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Container, Iterator
 from pathlib import PurePosixPath
 
+from inferir.ir.contract.kv_groups import plan_slabs
 from inferir.ir.contract.manifest import (
     ALIGNMENT,
     ArenaArg,
@@ -61,18 +62,23 @@ def _weight_problems(m: Manifest) -> Iterator[str]:
 
 
 def _kv_problems(m: Manifest) -> Iterator[str]:
-    seen: set[int] = set()
     inputs = {i.name for i in m.inputs}
-    for group in m.kv:
+    own: set[str] = set()
+    for number, group in enumerate(m.kv):
+        where = f"KV group {number}"
         if group.spec.block_size != m.limits.block_size:
-            yield f"a KV group has block size {group.spec.block_size}, the limits say {m.limits.block_size}"
-        for layer in group.layers:
-            if layer in seen:
-                yield f"layer {layer} is in two KV groups"
-            seen.add(layer)
+            yield f"{where} has block size {group.spec.block_size}, the limits say {m.limits.block_size}"
+        if len(set(group.layers)) != len(group.layers):
+            yield f"{where} has a layer twice"
+        for name in (group.block_tables, group.slots, group.items):
+            if name is not None and name not in inputs:
+                yield f"{where} reads input {name!r}, which the step does not have"
         for name in (group.block_tables, group.slots):
-            if name not in inputs:
-                yield f"a KV group reads input {name!r}, which the step does not have"
+            if name in own:
+                yield f"{where} shares input {name!r} with another"
+            own.add(name)
+    if m.memory.kv_block_bytes != plan_slabs(m.kv).block_bytes:
+        yield f"a KV block takes {plan_slabs(m.kv).block_bytes} bytes, the memory table says {m.memory.kv_block_bytes}"
 
 
 def _bucket_problems(m: Manifest, bucket: BucketRecord) -> Iterator[str]:
@@ -87,7 +93,7 @@ def _bucket_problems(m: Manifest, bucket: BucketRecord) -> Iterator[str]:
     if [k.id for k in bucket.kernels] != list(range(len(bucket.kernels))):
         yield f"{where} does not number its kernels 0, 1, ..., as its library does"
     names = (m.weights.keys(), {i.name for i in m.inputs}, {o.name for o in m.outputs})
-    layers = {layer for group in m.kv for layer in group.layers}
+    caches = {KVArg(i, layer, t.role) for i, group in enumerate(m.kv) for _, layer, t in group.caches()}
     for index, call in enumerate(bucket.program):
         kernel = kernels.get(call.kernel)
         if kernel is None:
@@ -97,7 +103,7 @@ def _bucket_problems(m: Manifest, bucket: BucketRecord) -> Iterator[str]:
             count = f"{len(call.args)} arguments to {kernel.name}, which takes {len(kernel.params)}"
             yield f"{where} op {index} passes {count}"
         for arg in call.args:
-            problem = _arg_problem(arg, m.memory.arena_bytes, *names, layers)
+            problem = _arg_problem(arg, m.memory.arena_bytes, *names, caches)
             if problem:
                 yield f"{where} op {index} ({kernel.name}): {problem}"
 
@@ -108,7 +114,7 @@ def _arg_problem(
     weights: Container[str],
     inputs: Container[str],
     outputs: Container[str],
-    layers: Container[int],
+    caches: Container[KVArg],
 ) -> str | None:
     match arg:
         case ArenaArg(offset):
@@ -123,9 +129,9 @@ def _arg_problem(
         case OutputArg(name):
             if name not in outputs:
                 return f"no output {name!r}"
-        case KVArg(layer, role):
-            if layer not in layers or role not in ("k", "v"):
-                return f"no {role!r} cache of layer {layer}"
+        case KVArg(group, layer, role):
+            if arg not in caches:
+                return f"no {role!r} cache of layer {layer} in KV group {group}"
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from inferir.ir.contract.abi import ABI_VERSION
-from inferir.ir.contract.kv_specs import KVCacheGroup
+from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.symbols import COUNTED, Limits
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.dtypes import DType
@@ -72,8 +72,9 @@ class OutputArg(msgspec.Struct, frozen=True, array_like=True, tag="output"):
 
 
 class KVArg(msgspec.Struct, frozen=True, array_like=True, tag="kv"):
-    """A layer's key ("k") or value ("v") cache."""
+    """A tensor of a layer's cache: `role` is its name in the spec of KV group number `group`."""
 
+    group: int
     layer: int
     role: str
 

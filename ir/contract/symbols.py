@@ -75,8 +75,10 @@ def _rows(limits: Limits) -> int:
 
 
 def _items(limits: Limits) -> int:
-    """An attention work item has a token of its own, or a row of the workspace for partial states."""
-    return limits.max_tokens + max_partials(limits.max_model_len)
+    """An attention work item has a token of its own, or a row of the workspace for partial states; or it does nothing,
+    where layers with another window have one to be merged, which has two rows."""
+    partials = max_partials(limits.max_model_len)
+    return limits.max_tokens + partials + partials // 2
 
 
 def _edits(limits: Limits) -> int:

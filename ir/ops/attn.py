@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from inferir.ir.contract.kv_specs import kpack
 from inferir.ir.contract.split_kv import ITEM_WIDTH
-from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Attrs
 from inferir.ir.graph.registry import OpDef, define
 from inferir.ir.graph.types import TensorType
@@ -68,11 +68,6 @@ define(
         "before it. softcap c > 0: c · tanh(s / c).",
     )
 )
-
-
-def kpack(dtype: DType) -> int:
-    """How many consecutive entries a paged cache keeps together: two for 16-bit types."""
-    return 2 if dtype.itemsize == 2 else 1
 
 
 def _paged_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:

@@ -5,30 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from inferir.ir.contract.kv_specs import attention_tensor
 from inferir.ir.graph.dims import NB
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Attrs
 from inferir.ir.graph.registry import OpDef, define
 from inferir.ir.graph.types import TensorType
-from inferir.ir.ops.attn import kpack
 from inferir.ir.ops.common import need
 
 if TYPE_CHECKING:
     import torch
 
 
-def cache_type(role: str, kv_heads: int, head_dim: int, block_size: int, dtype: DType) -> TensorType:
-    """The type of a layer's cache: keys [NB, Hk, D/p, bs, p], values [NB, Hk, bs/p, D, p] with p = kpack(dtype).
-
-    Keys keep tokens in lanes, values keep channels in lanes, so that attention streams both in order; pairs of 16-bit
-    entries lie together for the dot product.
-    """
-    p = kpack(dtype)
-    need(block_size % p == 0, f"block size {block_size} is not a multiple of {p}")
-    if role == "k":
-        need(head_dim % p == 0, f"head size {head_dim} is not a multiple of {p}")
-        return TensorType((NB, kv_heads, head_dim // p, block_size, p), dtype)
-    return TensorType((NB, kv_heads, block_size // p, head_dim, p), dtype)
+def cache_type(role: str, kv_heads: int, size: int, block_size: int, dtype: DType) -> TensorType:
+    """The type of a layer's cache of keys or values: all blocks, each as `attention_tensor` says."""
+    return TensorType((NB, *attention_tensor(role, kv_heads, size, block_size, dtype).shape), dtype)
 
 
 def _write_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ from inferir.ir.graph.graph import Graph, Node, Value
 from inferir.passes.context import PACKED, PAGED, REGIONS, SOURCES, WEIGHTS_FOLDED, PassContext, describe
 from inferir.passes.fuse.epilogue import epilogue_of
 from inferir.passes.fuse.grouping import ANCHORS, Group, Grouping, find_uses
-from inferir.passes.fuse.region_bodies import region
+from inferir.passes.fuse.region_bodies import input_roles, region
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class FuseRegions:
             for value, readers in uses.readers.items():
                 if value.op not in SOURCES:
                     self._join_readers(list(readers), grouping)
-        return emit(graph, grouping)
+        return emit(graph, grouping, input_roles(self.context.kv))
 
     def _epilogue(self, anchor: Node, grouping: Grouping) -> None:
         if anchor.op == "attn.paged":
@@ -83,9 +84,9 @@ class FuseRegions:
             self.context.refuse(self.name, f"{describe(node)} with {describe(first.nodes[-1])}", reason)
 
 
-def emit(graph: Graph, grouping: Grouping) -> Graph:
+def emit(graph: Graph, grouping: Grouping, roles: Mapping[str, str]) -> Graph:
     """The graph of regions."""
     env: dict[Value, Value] = {v: v for n in graph.nodes if n.op in SOURCES for v in n.results}
     for group in grouping.sorted():
-        env.update(region(group, grouping.uses, grouping.outputs(group.nodes), env))
+        env.update(region(group, grouping.uses, grouping.outputs(group.nodes), env, roles))
     return Graph(graph.inputs, tuple(env[v] for v in graph.outputs), graph.output_names, graph.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS
 from inferir.ir.graph.graph import Attrs, Builder, Graph, Node, Provenance, Value, rebuild
 from inferir.passes.fuse.grouping import Group, Uses
@@ -16,19 +17,29 @@ _NAMED = {
     "sample.argmax": "argmax",
     "tensor.gather_rows": "gather",
 }
-_PLAIN_INPUTS = frozenset(
-    {"ids", "positions", "slots", "block_tables", "attn_items", "rows", "greedy_rows"}
-    | {name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)}
-)
+_PLAIN_INPUTS = ("ids", "positions", "rows", "greedy_rows", *(name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)))
 
 
-def region(group: Group, uses: Uses, outputs: list[Value], env: Mapping[Value, Value]) -> dict[Value, Value]:
+def input_roles(kv: tuple[KVCacheGroup, ...]) -> dict[str, str]:
+    """What bodies call the step's inputs, by name: the same for all layers and groups."""
+    roles = {name: name for name in _PLAIN_INPUTS}
+    for group in kv:
+        roles |= {group.block_tables: "block_tables", group.slots: "slots"}
+        if group.items is not None:
+            roles[group.items] = "attn_items"
+        roles |= {name: f"{tensor.role}cache" for name, _, tensor in group.caches()}
+    return roles
+
+
+def region(
+    group: Group, uses: Uses, outputs: list[Value], env: Mapping[Value, Value], roles: Mapping[str, str]
+) -> dict[Value, Value]:
     """The new values for `outputs`, as results of one region whose operands come from `env`.
 
     The body is the same text for equal work in different layers: inputs are numbered (`x` activations, `w` weights) or
-    have the name of their role, and the layer number of attention is dropped.
+    have the name of their role in `roles`, and the layer number of attention is dropped.
     """
-    body = _Body(uses)
+    body = _Body(uses, roles)
     for node in group.nodes:
         body.add(node)
     results = tuple(body.values[v] for v in outputs)
@@ -51,8 +62,9 @@ def region_name(nodes: list[Node]) -> str:
 
 
 class _Body:
-    def __init__(self, uses: Uses) -> None:
+    def __init__(self, uses: Uses, roles: Mapping[str, str]) -> None:
         self.uses = uses
+        self.roles = roles
         self.values: dict[Value, Value] = {}
         self.inputs: dict[Value, Value] = {}
         self.counts = {"x": 0, "w": 0}
@@ -81,11 +93,8 @@ class _Body:
 
     def _input_name(self, node: Node) -> str:
         if node.op == "core.input":
-            name = str(node.attrs["name"])
-            role = name.partition(".")[0]
-            if name in _PLAIN_INPUTS or (
-                role in ("kcache", "vcache") and role not in {v.node.attrs["name"] for v in self.inputs.values()}
-            ):
+            role = self.roles.get(str(node.attrs["name"]))
+            if role is not None and role not in {v.node.attrs["name"] for v in self.inputs.values()}:
                 return role
         kind = "w" if node.op == "core.weight" else "x"
         self.counts[kind] += 1

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
+from inferir.ir.contract.kv_groups import KVCacheGroup
+from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from inferir.ir.contract.split_kv import ITEM_WIDTH
 from inferir.ir.errors import IRError
-from inferir.ir.graph.dims import MB, A, S, T
+from inferir.ir.graph.dims import MB, NB, A, S, T
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.types import TensorType
-from inferir.ir.ops.kv import cache_type
-from inferir.passes.context import PAGED, POSITIONS_TABULATED, TOKEN_MAJOR, refuse
+from inferir.passes.context import PAGED, POSITIONS_TABULATED, TOKEN_MAJOR, PassContext, refuse
+from inferir.passes.insert.kv_grouping import group_layers
 from inferir.passes.rebuild import Rebuilder
 
 _GATHERS = ("tensor.embedding", "tensor.gather_rows")
@@ -21,12 +23,15 @@ _INDEX_INPUTS = ("ids", "positions")
 
 @dataclass(frozen=True)
 class InsertKv:
-    """Adds inputs `slots` [T], `block_tables` [S, MB], `attn_items` [A, 6] (i32) and `kcache.i`, `vcache.i` per layer;
-    keys and values are written to the caches, which become outputs, and attention reads them. `ids` and `positions`
-    become i32. Scale, window and softcap of every layer are kept.
+    """Groups layers by the cache they need, which the context gets to know, and adds their step inputs: per group slots
+    [T] and block tables [S, MB], per reach work items [A, 6] (i32), and the caches of every layer. Keys and values are
+    written to the caches, which become outputs, and attention reads them. `ids` and `positions` become i32. Scale,
+    window and softcap of every layer are kept.
     """
 
     block_size: int
+    max_model_len: int
+    context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
 
     name: ClassVar[str] = "insert-kv"
     why: ClassVar[str] = "serving keeps keys and values of earlier steps in blocks"
@@ -40,16 +45,15 @@ class InsertKv:
             for v in graph.inputs
             if _is_index(v)
         }
-        slots = b.input("slots", TensorType((T,), DType.I32))
-        tables = b.input("block_tables", TensorType((S, MB), DType.I32))
-        items = b.input("attn_items", TensorType((A, ITEM_WIDTH), DType.I32))
-        caches: dict[str, Value] = {}
+        self.context.kv = group_layers(self._specs(graph), self.max_model_len)
+        inputs = _inputs(self.context.kv)
+        group_of = {layer: group for group in self.context.kv for layer in group.layers}
         written: dict[str, Value] = {}
         walk = Rebuilder(graph, indices)
 
         def visit(node: Node, operands: tuple[Value, ...]) -> Value | tuple[Value, ...] | None:
             if node.op == "attn.attention":
-                return attention(node, operands)
+                return self._paged(node, operands, group_of[node.attrs["layer"]], inputs, written)
             if any(v in indices for v in node.operands) and node.op not in _GATHERS:
                 wide = [
                     Builder(node.loc).op("tensor.cast", new, dtype=old.type.dtype)
@@ -60,31 +64,78 @@ class InsertKv:
                 return Builder(node.loc).node(node.op, wide, node.attrs).results
             return None
 
-        def attention(node: Node, operands: tuple[Value, ...]) -> Value:
-            q, k, v = operands
+        walk.run(visit)
+        return walk.graph_with(tuple(inputs.values()), written)
+
+    def _specs(self, graph: Graph) -> dict[int, KVCacheSpec]:
+        """The cache that each layer needs."""
+        specs: dict[int, KVCacheSpec] = {}
+        for node in graph.nodes:
+            if node.op != "attn.attention":
+                continue
             layer = node.attrs["layer"]
             if not node.attrs["causal"]:
                 raise refuse(self.name, node, "only causal attention can read a cache")
-            b = Builder(node.loc)
-            for role, x in (("k", k), ("v", v)):
-                name = f"{role}cache.{layer}"
-                if name in caches:
-                    raise refuse(self.name, node, f"layer {layer} has two attentions; give each a layer of its own")
-                heads, size = int(x.type.shape[1]), int(x.type.shape[2])
-                try:
-                    kind = cache_type(role, heads, size, self.block_size, x.type.dtype)
-                except IRError as error:
-                    raise refuse(self.name, node, str(error)) from None
-                caches[name] = b.input(name, kind)
-                written[name] = b.op("kv.write", caches[name], x, slots, role=role, block_size=self.block_size)
-            attrs = {key: node.attrs[key] for key in ("scale", "window", "softcap", "layer")}
-            stores = (written[f"kcache.{layer}"], written[f"vcache.{layer}"])
-            return b.op(
-                "attn.paged", q, *stores, tables, items, kv_heads=k.type.shape[1], block_size=self.block_size, **attrs
-            )
+            if layer in specs:
+                raise refuse(self.name, node, f"layer {layer} has two attentions; give each a layer of its own")
+            specs[layer] = self._spec(node)
+        return specs
 
-        walk.run(visit)
-        return walk.graph_with((slots, tables, items, *caches.values()), written)
+    def _spec(self, node: Node) -> KVCacheSpec:
+        k, v = (x.type for x in node.operands[1:])
+        window = node.attrs["window"]
+        sizes: dict[str, Any] = {
+            "block_size": self.block_size,
+            "kv_heads": k.shape[1],
+            "head_dim": k.shape[2],
+            "value_dim": v.shape[2],
+            "dtype": k.dtype,
+        }
+        spec = SlidingWindowSpec(window=window, **sizes) if window else FullAttentionSpec(**sizes)
+        try:
+            _ = spec.tensors
+        except IRError as error:
+            raise refuse(self.name, node, str(error)) from None
+        return spec
+
+    def _paged(
+        self,
+        node: Node,
+        operands: tuple[Value, ...],
+        group: KVCacheGroup,
+        inputs: dict[str, Value],
+        written: dict[str, Value],
+    ) -> Value:
+        """Writes to the caches of the layer, whose tensors hold the operands behind the query, then attention."""
+        b, layer = Builder(node.loc), node.attrs["layer"]
+        names = [name for name, of, _ in group.caches() if of == layer]
+        for name, x, tensor in zip(names, operands[1:], group.spec.tensors, strict=True):
+            written[name] = b.op(
+                "kv.write", inputs[name], x, inputs[group.slots], role=tensor.role, block_size=self.block_size
+            )
+        attrs = {key: node.attrs[key] for key in ("scale", "window", "softcap", "layer")}
+        return b.op(
+            "attn.paged",
+            operands[0],
+            *(written[name] for name in names),
+            inputs[group.block_tables],
+            inputs[str(group.items)],
+            kv_heads=operands[1].type.shape[1],
+            block_size=self.block_size,
+            **attrs,
+        )
+
+
+def _inputs(groups: tuple[KVCacheGroup, ...]) -> dict[str, Value]:
+    """The graph inputs of the groups, by name."""
+    b, types = Builder(), {}
+    for group in groups:
+        types[group.slots] = TensorType((T,), DType.I32)
+        types[group.block_tables] = TensorType((S, MB), DType.I32)
+        types[str(group.items)] = TensorType((A, ITEM_WIDTH), DType.I32)
+    for group in groups:
+        types.update((name, TensorType((NB, *t.shape), t.dtype)) for name, _, t in group.caches())
+    return {name: b.input(name, type_) for name, type_ in types.items()}
 
 
 def _is_index(value: Value) -> bool:

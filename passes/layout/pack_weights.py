@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from inferir.ir.contract.kv_specs import kpack
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
-from inferir.ir.ops.attn import kpack
 from inferir.ir.ops.common import axis
 from inferir.passes.context import PACKED, TOKEN_MAJOR, refuse
 from inferir.passes.rebuild import Rebuilder

@@ -1,7 +1,7 @@
 """The step's inputs, kept between steps and filled without touching tokens one by one.
 
 A running request owns a row. Its tokens, its block table and its sampling parameters stay in that row, so a step
-copies only what is new. The block-table input is that storage itself, which is why `attn_items` name rows: S counts
+copies only what is new. The block-table inputs are that storage themselves, which is why work items name rows: S counts
 rows up to the last one in use.
 """
 
@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from inferir.ir.contract.bucket import BatchDescriptor
-from inferir.ir.contract.split_kv import SPLIT
+from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.symbols import StepCounts
+from inferir.runtime.batch.block_tables import BlockTables
 from inferir.runtime.batch.sampling_rows import SamplingRows
 from inferir.runtime.batch.work_items import AttentionItems, StepItems
 from inferir.runtime.executor.base import Executor
-from inferir.runtime.kv.kv_cache import TableInput
 from inferir.runtime.requests.request import Request
 from inferir.runtime.requests.scheduled import Scheduled
 
@@ -42,7 +42,7 @@ class PreparedStep:
 @dataclass
 class _Decode:
     """A step that gave each of its requests one token: their rows and positions [requests] i64, the attention items
-    and for how many steps these are right: until a token is the first of a split.
+    and for how many steps these are right.
     """
 
     requests: list[Request]
@@ -56,29 +56,33 @@ class _Decode:
 class InputBatch:
     """Rows of running requests over the executor's input arrays.
 
-    Inputs (by name, all C-contiguous): ids [T], positions [T], attn_items [A, 6], rows [R] i32; those of the draw,
-    which `SamplingRows` fills (`ir/contract/sampling_inputs.py`); and per KV table its slots [T] and block table
-    [S, MB] i32. Models whose rotary frequencies depend on the sequence also have lengths [T] i32: the prompt's length,
-    or position + 1 beyond the prompt. Artifacts that can find the most likely token without logits have greedy_rows [G]
-    i32.
+    Inputs (by name, all C-contiguous): ids [T], positions [T], rows [R] i32; those of the draw, which `SamplingRows`
+    fills (`ir/contract/sampling_inputs.py`); those of the KV groups, i32: slots [T] and block tables [S, MB]
+    (`BlockTables`), and work items [A, 6] (`AttentionItems`). Models whose rotary frequencies depend on the sequence
+    also have lengths [T] i32: the prompt's length, or position + 1 beyond the prompt. Artifacts that can find the most
+    likely token without logits have greedy_rows [G] i32.
     """
 
     def __init__(
-        self, executor: Executor, tables: tuple[TableInput, ...], *, max_seqs: int, max_model_len: int, block_size: int
+        self,
+        executor: Executor,
+        groups: tuple[KVCacheGroup, ...],
+        *,
+        max_seqs: int,
+        max_model_len: int,
+        block_size: int,
     ) -> None:
         self._executor = executor
         self._inputs: Mapping[str, Array] = executor.inputs
-        self._tables = tables
-        self._block_size = block_size
+        self._tables = BlockTables(self._inputs, groups, max_seqs, block_size)
         self._free_rows = list(range(max_seqs))  # a heap: the lowest row first keeps S small
         self._used_rows: set[int] = set()
         self._tokens = np.zeros((max_seqs, max_model_len), np.int32)
-        self._items = AttentionItems(executor.inputs["attn_items"], executor.splitting)
+        items = {g.items: (self._inputs[g.items], g.spec.reach) for g in groups if g.items is not None}
+        self._items = AttentionItems(list(items.values()), executor.splitting)
         self._sampling = SamplingRows(executor.inputs, max_seqs)
         self._prompt = np.zeros(max_seqs, np.int32)  # lengths of prompts
         self._greedy = np.zeros(max_seqs, np.bool_)  # rows that go without logits
-        self._copied = np.zeros((len(tables), max_seqs), np.int64).tolist()  # table entries that are up to date
-        self._nulled = np.zeros((len(tables), max_seqs), np.int64).tolist()
         self._last: _Decode | None = None
 
     def prepare(self, scheduled: Sequence[Scheduled]) -> PreparedStep:
@@ -88,7 +92,7 @@ class InputBatch:
                 self._bind(request)
             for blocks in request.blocks:
                 if blocks.changed:
-                    self._update_tables(request)
+                    self._tables.update(request)
                     break
         requests = [s.request for s in scheduled]
         if self._last is not None and self._last.requests == requests and self._sampling.plain:
@@ -100,6 +104,7 @@ class InputBatch:
         total = int(count.sum())
         descriptor = BatchDescriptor(total, total == len(requests))
         offset = np.cumsum(count) - count
+        self._tables.move_on(requests, row, start)
         self._fill_tokens(row, count, start, offset, total)
         items = self._items.fill(row, count, start, offset, self._executor.attn_tile(descriptor))
         sampled = [r for r, ends in zip(requests, last, strict=True) if ends]
@@ -108,7 +113,7 @@ class InputBatch:
         counts = StepCounts(total, max(self._used_rows) + 1, rows, items.total, items.merges, greedy)
         step = PreparedStep(descriptor, counts, sampled)
         decode = len(sampled) == total
-        self._last = _Decode(requests, row, start, step, items, _same_split(start)) if decode else None
+        self._last = _Decode(requests, row, start, step, items, self._items.steps(start)) if decode else None
         return step
 
     def _advance(self, last: _Decode) -> PreparedStep:
@@ -120,23 +125,24 @@ class InputBatch:
         inputs["ids"][:total] = self._tokens[last.row, position]
         if "lengths" in inputs:
             np.maximum(self._prompt[last.row], position + 1, out=inputs["lengths"][:total])
-        self._fill_slots(last.row, position)
         inputs["counter"][:total] += 1
         last.steps -= 1
         if last.steps:
             self._items.advance(last.items, position)
         else:
+            self._tables.move_on(last.requests, last.row, position)
             self._renew_items(last)
+        self._tables.next_slots(last.row, position)
         return last.step
 
     def _renew_items(self, last: _Decode) -> None:
-        """The attention items of a step in which a token is the first of a split."""
+        """The attention items of a step that those of the one before are wrong for."""
         step, ones = last.step, np.ones(len(last.requests), np.int64)
         tile = self._executor.attn_tile(step.descriptor)
         last.items = self._items.fill(last.row, ones, last.position, np.arange(len(ones)), tile)
         counts = step.counts._replace(items=last.items.total, merges=last.items.merges)
         last.step = replace(step, counts=counts)
-        last.steps = _same_split(last.position)
+        last.steps = self._items.steps(last.position)
 
     def append(self, request: Request, tokens: Sequence[int]) -> None:
         """Add the tokens that a step brought to the request and to its row."""
@@ -169,25 +175,7 @@ class InputBatch:
         self._tokens[row, prompt : request.num_tokens] = request.outputs
         self._greedy[row] = request.token_only and "greedy_rows" in self._inputs
         self._sampling.bind(request)
-        for copied, nulled in zip(self._copied, self._nulled, strict=True):
-            copied[row] = nulled[row] = 0
-        for blocks in request.blocks:
-            blocks.changed = True
-
-    def _update_tables(self, request: Request) -> None:
-        """Copy new block ids into the row's tables, and the null block over those given back."""
-        row = request.row
-        for index, (table, blocks) in enumerate(zip(self._tables, request.blocks, strict=True)):
-            if not blocks.changed:
-                continue
-            blocks.changed = False
-            copied, nulled = self._copied[index][row], self._nulled[index][row]
-            if blocks.first > nulled:
-                self._inputs[table.block_tables][row, nulled : blocks.first] = 0
-                self._nulled[index][row] = blocks.first
-            if len(blocks.ids) > copied:
-                self._inputs[table.block_tables][row, copied : len(blocks.ids)] = blocks.ids[copied:]
-                self._copied[index][row] = len(blocks.ids)
+        self._tables.bind(request)
 
     def _fill_tokens(self, row: Array, count: Array, start: Array, offset: Array, total: int) -> None:
         token_row = np.repeat(row, count)
@@ -196,15 +184,7 @@ class InputBatch:
         self._inputs["ids"][:total] = self._tokens[token_row, position]
         if "lengths" in self._inputs:
             self._inputs["lengths"][:total] = np.maximum(self._prompt[token_row], position + 1)
-        self._fill_slots(token_row, position)
-
-    def _fill_slots(self, row: Array, position: Array) -> None:
-        """The cache slot of each token, given its request row and position."""
-        block = position // self._block_size
-        within = position - block * self._block_size
-        for table in self._tables:
-            blocks = self._inputs[table.block_tables][row, block]
-            self._inputs[table.slots][: len(row)] = blocks * self._block_size + within
+        self._tables.fill_slots(token_row, position)
 
     def _fill_rows(self, row: Array, token: Array, sampled: list[Request]) -> tuple[list[Request], int]:
         """The requests in the order of their tokens, and how many of them, the last ones, have no logits."""
@@ -219,8 +199,3 @@ class InputBatch:
         self._inputs["rows"][:total] = token[:total]
         self._sampling.fill(row[:total], sampled[:total])
         return sampled, without
-
-
-def _same_split(position: Array) -> int:
-    """For how many steps, this one included, tokens that are now at `position` stay in their splits."""
-    return int((SPLIT - position % SPLIT).min())

@@ -6,13 +6,15 @@ no bit of the result, so the choice may depend on threads and on what else is in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from inferir.ir.contract.split_kv import SPLIT, Splitting, split_count
+from inferir.ir.contract.split_kv import ITEM_WIDTH, SPLIT, Splitting, split_count
+from inferir.runtime.batch.block_tables import table_start
 
 Array = npt.NDArray[Any]
 
@@ -20,18 +22,31 @@ _SHARES = 4  # an item larger than this part of a thread's share of the step is 
 
 
 @dataclass(frozen=True)
+class _Placed:
+    """Items in place: the input's rows, the sequence (by its place in the step) of each, and where its table begins."""
+
+    items: Array
+    seq: Array | slice
+    start: Array
+
+
+@dataclass(frozen=True)
 class StepItems:
-    """Items in place: how many, how many to merge, and the sequence (by its place in the step) of each."""
+    """Items in place, for every reach: how many, and how many to merge."""
 
     total: int
     merges: int
-    seq: Array
+    placed: list[_Placed]
 
 
 class AttentionItems:
-    """Fills the input `attn_items` [A, ITEM_WIDTH]."""
+    """Fills the inputs with work items [A, ITEM_WIDTH], one for every reach: how many positions a token reads.
 
-    def __init__(self, items: Array, splitting: Splitting) -> None:
+    All of them have the same number of items, and as many to merge, for a step has these counts once: items of no
+    tokens, which do nothing, fill up what is missing.
+    """
+
+    def __init__(self, items: Sequence[tuple[Array, int | None]], splitting: Splitting) -> None:
         self._items = items
         self._splitting = splitting
 
@@ -42,27 +57,50 @@ class AttentionItems:
         seq = np.repeat(np.arange(len(count)), per_seq)
         skipped = (np.arange(total) - np.repeat(np.cumsum(per_seq) - per_seq, per_seq)) * tile
         tokens = np.minimum(tile, count[seq] - skipped)
-        position = start[seq] + skipped
-        parts = self._parts(tokens, position + tokens)
-        merges = int(np.count_nonzero(parts))
-        split: Array | int = -1
-        partial: Array | int = 0
-        if merges:
-            of, split, partial = _cut(tokens, parts)
-            total = len(of)
-            seq, skipped, tokens, position = seq[of], skipped[of], tokens[of], position[of]
-        items = self._items
-        items[:total, 0] = row[seq]
-        items[:total, 1] = offset[seq] + skipped
-        items[:total, 2] = tokens
-        items[:total, 3] = position
-        items[:total, 4] = split
-        items[:total, 5] = partial
-        return StepItems(total, merges, seq)
+        columns = np.stack([row[seq], offset[seq] + skipped, tokens, start[seq] + skipped, seq, seq, seq], axis=1)
+        found = []
+        for _, reach in self._items:
+            begin = table_start(reach, start)
+            mine = columns.copy()
+            mine[:, 3] -= begin[seq]
+            found.append((begin, *self._cut(mine)))
+        merges = max((m for _, _, m in found), default=0)
+        total = max((len(mine) + merges - m for _, mine, m in found), default=0)
+        placed = []
+        for (items, _), (begin, mine, own) in zip(self._items, found, strict=True):
+            items[own:merges] = 0
+            items[merges + len(mine) - own : total] = 0
+            its = np.zeros(total, np.int64)
+            for at, part in ((0, mine[:own]), (merges, mine[own:])):
+                items[at : at + len(part)] = part[:, :ITEM_WIDTH]
+                its[at : at + len(part)] = part[:, ITEM_WIDTH]
+            one_each = merges == 0 and total == len(count)
+            placed.append(_Placed(items[:total], slice(None) if one_each else its, begin))
+        return StepItems(total, merges, placed)
 
     def advance(self, items: StepItems, position: Array) -> None:
         """Move the items of a decode step on: every sequence's token is now at `position`, in the same split."""
-        self._items[: items.total, 3] = position[items.seq] if items.merges else position
+        for p in items.placed:
+            p.items[:, 3] = (position - p.start)[p.seq]
+
+    def steps(self, position: Array) -> int:
+        """For how many steps, this one included, items and tables of tokens at `position` are right: until a token is
+        the first of a split, or the first that reads nothing of one.
+        """
+        behind = [0 if reach is None else reach - 1 for _, reach in self._items]
+        return min(int((SPLIT - (position - b) % SPLIT).min()) for b in {0, *behind})
+
+    def _cut(self, columns: Array) -> tuple[Array, int]:
+        """Items, with their sequence behind the fields, and how many of them, the first ones, are to be merged."""
+        tokens, length = columns[:, 2], columns[:, 3] + columns[:, 2]
+        parts = self._parts(tokens, length)
+        merges = int(np.count_nonzero(parts))
+        columns[:, 4:6] = (-1, 0)
+        if merges:
+            of, split, partial = _cut(tokens, parts)
+            columns = columns[of]
+            columns[:, 4], columns[:, 5] = split, partial
+        return columns, merges
 
     def _parts(self, tokens: Array, length: Array) -> Array:
         """Into how many items each is cut, 0 for not at all: the largest are, as long as the workspace has room."""

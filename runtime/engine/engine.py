@@ -49,7 +49,7 @@ class Engine:
         self.requests = RequestMaker(executor, kv, limits, tokenizer, self.capacity)
         self.batch = InputBatch(
             executor,
-            kv.tables,
+            kv.groups,
             max_seqs=options.max_seqs,
             max_model_len=limits.max_model_len,
             block_size=block_size,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from inferir.ir.contract.kv_specs import KVLanes
+from inferir.ir.contract.kv_groups import KVCacheGroup, plan_slabs
 from inferir.ir.errors import EngineError
 from inferir.runtime.free_memory import available_bytes
 from inferir.runtime.kv.block_pool import BlockPool
-from inferir.runtime.kv.kv_cache import TableInput
 from inferir.runtime.kv.managers import manager_for
 
 DEFAULT_SHARE = 0.5
@@ -14,8 +13,7 @@ DEFAULT_SHARE = 0.5
 
 
 def plan_blocks(
-    lanes: KVLanes,
-    tables: tuple[TableInput, ...],
+    groups: tuple[KVCacheGroup, ...],
     *,
     budget: int | None,
     max_seqs: int,
@@ -29,21 +27,22 @@ def plan_blocks(
     default half of the memory that is available. Raises `EngineError` naming both numbers if that is less than the
     smallest cache.
     """
-    if not tables:
+    if not groups:
         return 2
+    block_bytes = plan_slabs(groups).block_bytes
     probe = BlockPool(2)
-    per_sequence = sum(manager_for(t.spec, probe).peak(max_model_len, step_tokens) for t in tables)
+    per_sequence = sum(manager_for(g.spec, probe).peak(max_model_len, step_tokens) for g in groups)
     useful = 1 + max_seqs * per_sequence
     if budget is None:
         budget = int((available_bytes() if available is None else available) * DEFAULT_SHARE)
         origin = f"half of the memory that is free, {budget} bytes,"
     else:
         origin = f"kv_cache_memory of {budget} bytes"
-    blocks = min(useful, budget // lanes.block_bytes)
-    smallest = 1 + len(tables)
+    blocks = min(useful, budget // block_bytes)
+    smallest = 1 + len(groups)
     if blocks < smallest:
         raise EngineError(
-            f"{origin} is less than the smallest KV cache, {smallest} blocks of {lanes.block_bytes} bytes; "
+            f"{origin} is less than the smallest KV cache, {smallest} blocks of {block_bytes} bytes; "
             f"say how much it may take with --kv-cache-memory (kv_cache_memory)"
         )
     return blocks

@@ -3,40 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, KVCacheSpec, SlidingWindowSpec
+from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.managers import BlockTable, Find, manager_for
 from inferir.runtime.kv.prefix_cache import BlockHashes, PrefixCache, PrefixKey
-
-
-@dataclass(frozen=True)
-class TableInput:
-    """One block table of the step: the names of its graph inputs, and the spec that decides what it keeps."""
-
-    block_tables: str
-    slots: str
-    spec: KVCacheSpec
-
-
-def table_inputs(groups: tuple[KVCacheGroup, ...]) -> tuple[TableInput, ...]:
-    """The step's tables, in order of appearance.
-
-    A table that serves several specs keeps what the most demanding one needs.
-    """
-    found: dict[str, TableInput] = {}
-    for group in groups:
-        old = found.get(group.block_tables)
-        if old is None or _keeps_more(group.spec, old.spec):
-            found[group.block_tables] = TableInput(group.block_tables, group.slots, group.spec)
-    return tuple(found.values())
-
-
-def _keeps_more(spec: KVCacheSpec, than: KVCacheSpec) -> bool:
-    if isinstance(than, SlidingWindowSpec):
-        return not isinstance(spec, SlidingWindowSpec) or spec.window > than.window
-    return not isinstance(than, FullAttentionSpec) and isinstance(spec, FullAttentionSpec)
 
 
 def _nothing(block: int) -> bool:
@@ -44,7 +15,7 @@ def _nothing(block: int) -> bool:
 
 
 SequenceBlocks = tuple[BlockTable, ...]
-"""The blocks of one sequence, one table per `TableInput`."""
+"""The blocks of one sequence, one table per group."""
 
 
 class KVCache:
@@ -54,11 +25,11 @@ class KVCache:
     as the pool does not reuse them. That needs tables of one block size; otherwise `prefix` is None.
     """
 
-    def __init__(self, tables: tuple[TableInput, ...], pool: BlockPool, *, prefix_caching: bool = False) -> None:
-        self.tables = tables
+    def __init__(self, groups: tuple[KVCacheGroup, ...], pool: BlockPool, *, prefix_caching: bool = False) -> None:
+        self.groups = groups
         self.pool = pool
-        self._managers = tuple(manager_for(t.spec, pool) for t in tables)
-        sizes = {t.spec.block_size for t in tables}
+        self._managers = tuple(manager_for(g.spec, pool) for g in groups)
+        sizes = {g.spec.block_size for g in groups}
         self.prefix = PrefixCache() if prefix_caching and len(sizes) == 1 else None
         self.block_size = next(iter(sizes), 1)
         if self.prefix is not None:

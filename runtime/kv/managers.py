@@ -1,15 +1,15 @@
 """Which blocks a sequence holds, by kind of cache.
 
-A manager knows one `KVCacheSpec` type. It is found through the spec's class hierarchy, so a spec without a manager of
-its own uses that of the nearest base.
+A spec names its manager (`KVCacheSpec.manager`); one that says nothing has that of its base class.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inferir.ir.contract.kv_specs import NULL_BLOCK, FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from inferir.ir.contract.kv_specs import NULL_BLOCK, KVCacheSpec, SlidingWindowSpec
 from inferir.ir.errors import EngineError
 from inferir.runtime.kv.block_pool import BlockPool
 
@@ -132,21 +132,10 @@ class SlidingWindowManager(KVManager):
         return min(super().peak(tokens, step_tokens), -(-(span - 1) // self.block_size) + 1)
 
 
-_MANAGERS: dict[type[KVCacheSpec], type[KVManager]] = {}
-
-
-def register(spec_type: type[KVCacheSpec], manager: type[KVManager]) -> None:
-    """Use `manager` for `spec_type` and for its subclasses that have none of their own."""
-    _MANAGERS[spec_type] = manager
-
-
 def manager_for(spec: KVCacheSpec, pool: BlockPool) -> KVManager:
-    """A manager of the nearest registered class of `spec`. Raises `EngineError` if there is none."""
-    for base in type(spec).__mro__:
-        if base in _MANAGERS:
-            return _MANAGERS[base](spec, pool)
-    raise EngineError(f"no KV cache manager for {type(spec).__name__}")
-
-
-register(FullAttentionSpec, FullAttentionManager)
-register(SlidingWindowSpec, SlidingWindowManager)
+    """The manager that the kind of `spec` names. Raises `EngineError` if it names none."""
+    module, _, name = spec.manager.partition(":")
+    if not module:
+        raise EngineError(f"no KV cache manager for {type(spec).__name__}")
+    manager: type[KVManager] = getattr(importlib.import_module(module), name)
+    return manager(spec, pool)

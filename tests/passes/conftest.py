@@ -137,7 +137,8 @@ class Paged:
         if "temperature" in self.graph.input_names:
             given |= draw_operands(count, int(self.graph.output("logits").type.shape[1]))
         given |= self.caches
-        out = interpret(self.graph, {n: given[n] for n in self.graph.input_names}, self.weights)
+        names = self.graph.input_names  # groups of layers have names such as `slots.1`; here they share one table
+        out = interpret(self.graph, {n: given[n if n in given else n.split(".")[0]] for n in names}, self.weights)
         self.caches = {n: out[n] for n in self.caches}
         return out
 

@@ -16,7 +16,8 @@ import pytest
 
 from inferir.ir.contract import split_kv as attn_split
 from inferir.ir.contract.bucket import BatchDescriptor
-from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
+from inferir.ir.contract.kv_groups import KVCacheGroup
+from inferir.ir.contract.kv_specs import FullAttentionSpec, SlidingWindowSpec
 from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
 from inferir.ir.contract.split_kv import ITEM_WIDTH, Splitting
 from inferir.ir.contract.symbols import StepCounts
@@ -26,7 +27,7 @@ from inferir.runtime.engine.model_limits import ModelLimits
 from inferir.runtime.engine.scheduler import SchedulerOptions
 from inferir.runtime.executor.base import Step, StepOutputs
 from inferir.runtime.kv.block_pool import BlockPool
-from inferir.runtime.kv.kv_cache import KVCache, table_inputs
+from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.sampling.sampling_params import SamplingParams, seed_i32
 from inferir.runtime.text.tokenizer import Tokenizer
 
@@ -65,6 +66,10 @@ def _draw_inputs(rows: int, edits: int) -> dict[str, np.ndarray]:
     return found | {n: np.zeros(edits, kinds[t]) for n, t in EDIT_OPERANDS}
 
 
+Owner = tuple[int, int, int]
+"""Of a token in a table: its row, its position in the text, and that in the row."""
+
+
 @dataclass
 class FakeExecutor:
     """`windows` holds the window of each KV table (0 = full attention). `width`: tokens that a row brings, of which all
@@ -90,7 +95,6 @@ class FakeExecutor:
         self.inputs: dict[str, np.ndarray] = {
             "ids": np.zeros(t, i32),
             "positions": np.zeros(t, i32),
-            "attn_items": np.zeros((t + 100, ITEM_WIDTH), i32),
             "rows": np.zeros(self.max_rows, i32),
             **_draw_inputs(self.max_rows, self.max_seqs * 200),
         }
@@ -98,6 +102,7 @@ class FakeExecutor:
             self.inputs["greedy_rows"] = np.zeros(self.max_rows, i32)
         for table in self.tables:
             self.inputs[table.slots] = np.zeros(t, i32)
+            self.inputs[table.items] = np.zeros((t + 100, ITEM_WIDTH), i32)
             self.inputs[table.block_tables] = np.full((self.max_seqs, self.max_blocks), -1, i32)
         self.cache = [np.full((self.num_blocks * BLOCK, 2), -1, i32) for _ in self.tables]
 
@@ -118,46 +123,51 @@ class FakeExecutor:
             assert len(set(slots.tolist())) == counts.tokens, "two tokens share a slot"
             cache[slots, 0] = x["ids"][: counts.tokens]
             cache[slots, 1] = x["positions"][: counts.tokens]
-        items = x["attn_items"][: counts.items].tolist()
-        self._check_splits(items, counts)
-        owner: dict[int, tuple[int, int]] = {}
-        for row, first, count, position, split, _ in items:
-            if split > 0:
-                continue
-            assert 0 <= row < counts.seqs
-            assert 1 <= count <= self.attn_tile(descriptor)
-            for i in range(count):
-                assert first + i not in owner
-                owner[first + i] = (row, position + i)
-                assert x["positions"][first + i] == position + i
-        assert sorted(owner) == list(range(counts.tokens))
+        owners = {table.items: self._owners(table, descriptor, counts) for table in self.tables}
+        owner = [[owners[table.items][t] for table in self.tables] for t in range(counts.tokens)]
         tokens = np.zeros((counts.rows, self.width), np.int32)
         logits = np.zeros((counts.rows, self.width, VOCAB), np.float32)
         for row, t in enumerate(x["rows"][: counts.rows].tolist()):
             sampling = float(x["temperature"][row]), int(x["seed"][row]), int(x["counter"][row])
-            tokens[row], logits[row] = self._answer(*owner[t], *sampling)
+            tokens[row], logits[row] = self._answer(owner[t], *sampling)
         greedy = np.zeros((counts.greedy, self.width), np.int32)
         for row in range(counts.greedy):
-            greedy[row], _ = self._answer(*owner[int(x["greedy_rows"][row])], 0.0, 0, 0)
+            greedy[row], _ = self._answer(owner[int(x["greedy_rows"][row])], 0.0, 0, 0)
         return StepOutputs(tokens, logits.reshape(-1, VOCAB), greedy)
 
-    def _answer(self, row: int, position: int, temperature: float, seed: int, counter: int) -> tuple[Any, Any]:
+    def _answer(self, owners: list[Owner], temperature: float, seed: int, counter: int) -> tuple[Any, Any]:
         """The tokens of a row and their logits."""
         after: list[int] = []
         logits = []
         for i in range(self.width):
-            logits.append(self._logits(row, position, after))
+            logits.append(self._logits(owners, after))
             after.append(draw(logits[-1], temperature, seed, counter + i))
         return after, logits
+
+    def _owners(self, table: Any, descriptor: BatchDescriptor, counts: StepCounts) -> list[Owner]:
+        """Of each token: its row, its position in the text, and that in the row, as the work items of a table say."""
+        x, owner = self.inputs, {}
+        items = x[table.items][: counts.items].tolist()
+        self._check_splits(items, counts)
+        for row, first, count, position, split, _ in items:
+            if split > 0:
+                continue
+            assert 0 <= row < counts.seqs
+            assert count <= self.attn_tile(descriptor)
+            for i in range(count):
+                assert first + i not in owner
+                owner[first + i] = (row, int(x["positions"][first + i]), position + i)
+        assert sorted(owner) == list(range(counts.tokens))
+        return [owner[t] for t in range(counts.tokens)]
 
     def _check_splits(self, items: list[list[int]], counts: StepCounts) -> None:
         """Tokens whose splits have items of their own have one for each, with workspace rows of their own, in order."""
         splits: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for *tokens, split, partial in items:
-            if split >= 0:
+            if split >= 0 and tokens[2]:
                 splits.setdefault(tuple(tokens), []).append((split, partial))
-        assert len(splits) == counts.merges
         assert all(item[4] == 0 for item in items[: counts.merges])
+        assert len(splits) == sum(item[2] > 0 for item in items[: counts.merges])
         used: list[int] = []
         for (_, _, count, position), parts in splits.items():
             parts.sort()
@@ -167,13 +177,18 @@ class FakeExecutor:
         assert len(set(used)) == len(used)
         assert all(0 <= row < self.splitting.rows for row in used)
 
-    def _logits(self, row: int, position: int, after: Sequence[int] = ()) -> np.ndarray:
+    def _logits(self, owners: list[Owner], after: Sequence[int] = ()) -> np.ndarray:
         """Sum over tables of what the model says after the tokens that each table still shows, and then `after`."""
         total = np.zeros(VOCAB, np.float32)
-        for table, cache, window in zip(self.tables, self.cache, self.windows, strict=True):
+        for table, cache, window, owner in zip(self.tables, self.cache, self.windows, owners, strict=True):
+            row, position, placed = owner
+            start = position - placed
+            assert start % BLOCK == 0
+            assert start == 0 or window
             low = 0 if window == 0 else max(0, position - window + 1)
             where = np.arange(low, position + 1)
-            blocks = self.inputs[table.block_tables][row, where // BLOCK]
+            assert low >= start
+            blocks = self.inputs[table.block_tables][row, (where - start) // BLOCK]
             assert (blocks > 0).all(), "a visible position has no block"
             found = cache[blocks * BLOCK + where % BLOCK]
             assert (found[:, 1] == where).all(), "a block was reused while it was still visible"
@@ -211,18 +226,18 @@ def make_engine(
             layers=(i,),
             block_tables=f"block_tables{i or ''}",
             slots=f"slots{i or ''}",
+            items=f"attn_items{windows.index(w) or ''}",
         )
         for i, w in enumerate(windows)
     )
-    tables = table_inputs(groups)
     executor = FakeExecutor(
-        tables, windows, num_blocks, max_tokens, max_seqs, max_rows or max_seqs, -(-max_model_len // BLOCK)
+        groups, windows, num_blocks, max_tokens, max_seqs, max_rows or max_seqs, -(-max_model_len // BLOCK)
     )
     if splitting is not None:
         executor.splitting = splitting
     return Engine(
         executor,
-        KVCache(tables, BlockPool(num_blocks), prefix_caching=prefix_caching),
+        KVCache(groups, BlockPool(num_blocks), prefix_caching=prefix_caching),
         SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens, max_rows=max_rows, **options),
         ModelLimits(VOCAB, frozenset(eos), max_model_len),
         tokenizer,

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from inferir.ir.contract import abi
 from inferir.ir.contract.bucket import BatchDescriptor
+from inferir.ir.contract.kv_specs import AttentionSpec
 from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS
 from inferir.ir.contract.split_kv import Splitting, max_partials
 from inferir.ir.contract.symbols import COUNTED, StepCounts
@@ -21,7 +22,7 @@ from inferir.runtime.executor.cpu.worker_threads import WorkerPool
 from inferir.runtime.executor.dispatcher import Dispatcher
 from inferir.runtime.loader import LoadedArtifact
 
-INPUTS = ("ids", "positions", "attn_items", "rows", *(name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)))
+INPUTS = ("ids", "positions", "rows", *(name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)))
 OUTPUTS = ("tokens", "logits")
 
 
@@ -40,7 +41,7 @@ class CpuExecutor:
         self._dispatcher = Dispatcher(
             [(b, StepProgram(b, artifact.libraries[b.library], self._memory, self._workers)) for b in manifest.buckets]
         )
-        heads = min((g.spec.kv_heads for g in manifest.kv), default=1)
+        heads = min((g.spec.kv_heads for g in manifest.kv if isinstance(g.spec, AttentionSpec)), default=1)
         self.splitting = Splitting(self._workers.threads, heads, max_partials(manifest.limits.max_model_len))
         self._closed = False
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inferir.ir.contract.artifact import ArenaArg, Arg, InputArg, IORecord, KVArg, OutputArg, WeightArg
-from inferir.ir.contract.kv_specs import plan_lanes
+from inferir.ir.contract.kv_groups import plan_slabs
 from inferir.ir.errors import ArtifactError
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.loader import LoadedArtifact
@@ -44,7 +44,7 @@ class StepMemory:
         sizes = {**manifest.limits.bounds, "NB": num_blocks}
         self.inputs = {r.name: _array(r, sizes) for r in manifest.inputs}
         self.outputs = {r.name: _array(r, sizes) for r in manifest.outputs}
-        self._kv: dict[tuple[int, str], int] = {}
+        self._kv: dict[KVArg, int] = {}
         self._pages: list[tuple[int, int]] = []  # of each region of the cache: where it starts, and bytes per block
         self._pool = self._allocate_kv(num_blocks)
 
@@ -63,8 +63,8 @@ class StepMemory:
                 return address(self.inputs[name])
             case OutputArg(name):
                 return address(self.outputs[name])
-            case KVArg(layer, role):
-                return self._kv[layer, role]
+            case KVArg():
+                return self._kv[arg]
 
     @property
     def kv_regions(self) -> int:
@@ -76,17 +76,21 @@ class StepMemory:
         self._pool[start + first * size : start + stop * size : mmap.PAGESIZE] = 0
 
     def _allocate_kv(self, num_blocks: int) -> Bytes:
-        """One region for all lanes; layers of different block tables may share a lane."""
-        lanes = plan_lanes(self._artifact.manifest.kv)
-        starts, size = [], 0
-        for k, v in lanes.pages:
-            starts.append((size, size + align(k * num_blocks)))
-            self._pages += [(starts[-1][0], k), (starts[-1][1], v)]
-            size += align(k * num_blocks) + align(v * num_blocks)
+        """One piece of memory for all slabs, each a region per tensor; layers of different groups may share a slab."""
+        groups = self._artifact.manifest.kv
+        slabs = plan_slabs(groups)
+        starts: list[list[int]] = []
+        size = 0
+        for pages in slabs.pages:
+            starts.append([])
+            for nbytes in pages:
+                starts[-1].append(size)
+                self._pages.append((size, nbytes))
+                size += align(nbytes * num_blocks)
         pool = allocate(size, "the KV cache", "; give it less with --kv-cache-memory (kv_cache_memory)")
-        for layer, lane in lanes.lane.items():
-            self._kv[layer, "k"] = address(pool) + starts[lane][0]
-            self._kv[layer, "v"] = address(pool) + starts[lane][1]
+        for (number, layer), slab in slabs.slab.items():
+            for tensor, start in zip(groups[number].spec.tensors, starts[slab], strict=True):
+                self._kv[KVArg(number, layer, tensor.role)] = address(pool) + start
         return pool
 
 

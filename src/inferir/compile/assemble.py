@@ -20,7 +20,6 @@ from inferir.ir.contract.artifact import (
     BucketRecord,
     Call,
     IORecord,
-    KVArg,
     Manifest,
     MemoryRecord,
     ModelRecord,
@@ -29,7 +28,7 @@ from inferir.ir.contract.artifact import (
     write_manifest,
 )
 from inferir.ir.contract.kernel_args import KernelArg, Of, Operand, Result, Workspace
-from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
+from inferir.ir.contract.kv_groups import plan_slabs
 from inferir.ir.contract.manifest import Decision
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.dims import dim_str
@@ -66,7 +65,6 @@ def assemble(
         (kernels / f"{b.bucket.name}.so").write_bytes(b.library)
         if debug.dump_dir is not None:
             (debug.dump_dir / f"bucket-{b.bucket.name}.py").write_text(b.source, encoding="utf-8")
-    kv = kv_groups(result)
     scratch = max(b.meta.scratch_bytes for b in built)
     manifest = Manifest(
         model=model_record(captured.facts, tool_template(captured.tokenizer), captured.decisions),
@@ -76,15 +74,11 @@ def assemble(
             weight_bytes=sum(file.stat().st_size for file in (folder / WEIGHTS).iterdir()),
             arena_bytes=result.plan.arena_bytes + max(b.meta.workspace_bytes for b in built),
             scratch_bytes=scratch,
-            kv_block_bytes=sum(g.spec.page_bytes * len(g.layers) for g in kv),
+            kv_block_bytes=plan_slabs(result.kv).block_bytes,
         ),
-        inputs=tuple(
-            io_record(str(v.node.attrs["name"]), v.type)
-            for v in result.graph.inputs
-            if "cache." not in str(v.node.attrs["name"])
-        ),
+        inputs=tuple(io_record(name, v.type) for name, v in result.step_inputs.items()),
         outputs=tuple(io_record(o.name, o.type) for o in result.plan.outputs),
-        kv=kv,
+        kv=result.kv,
         buckets=bucket_records(result, built),
         weights=weights,
         files=file_records(folder),
@@ -174,29 +168,6 @@ def _argument(arg: KernelArg, place: int, plan: StepPlan, built: BuiltBucket) ->
             kernel = built.meta.kernels[built.kernels_of(plan.ops[place].region)[0]]
             names = [p.name for p in kernel.params]
             return _argument(kernel.args[names.index(param)], place, plan, built)
-
-
-def kv_groups(result: PipelineResult) -> tuple[KVCacheGroup, ...]:
-    """Layers by the cache they need, read off the attention ops of the kernel graph."""
-    specs: dict[FullAttentionSpec | SlidingWindowSpec, list[int]] = {}
-    for op in result.plan.ops:
-        if op.region.attrs["anchor"] != "attention":
-            continue
-        body: Graph = op.region.attrs["body"]
-        node = next(n for n in body.nodes if n.op == "attn.paged")
-        q, kc, vc = (v.type for v in node.operands[:3])
-        sizes = {
-            "block_size": node.attrs["block_size"],
-            "kv_heads": node.attrs["kv_heads"],
-            "head_dim": q.shape[2],
-            "value_dim": vc.shape[3],
-            "dtype": kc.dtype,
-        }
-        window = node.attrs["window"]
-        spec = SlidingWindowSpec(window=window, **sizes) if window else FullAttentionSpec(**sizes)
-        layer = next(a.layer for a in op.args if isinstance(a, KVArg))
-        specs.setdefault(spec, []).append(layer)
-    return tuple(KVCacheGroup(spec=spec, layers=tuple(layers)) for spec, layers in specs.items())
 
 
 def option_record(options: CompileOptions) -> dict[str, Any]:

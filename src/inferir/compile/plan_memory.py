@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
 from inferir.codegen.tvm.bucket_library import BucketMeta, distinct, lower_bucket
 from inferir.codegen.weights.packing import total_bytes
-from inferir.compile.assemble import kv_groups
 from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
 from inferir.compile.compiler import buckets_of, capture, lower, resolve
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.source.model_source import load_source
-from inferir.ir.contract.kv_specs import plan_lanes
+from inferir.ir.contract.kv_groups import plan_slabs
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import InferirError
 from inferir.passes.manager import PipelineResult
@@ -86,14 +85,14 @@ def plan_memory(spec: str, options: CompileOptions, cache: CompileCache | None =
         arena_bytes=result.plan.arena_bytes + max(m.workspace_bytes for m in metas),
         io_bytes=_io_bytes(result, options),
         scratch_bytes=max(m.scratch_bytes for m in metas),
-        kv_block_bytes=plan_lanes(kv_groups(result)).block_bytes,
+        kv_block_bytes=plan_slabs(result.kv).block_bytes,
     )
 
 
 def _io_bytes(result: PipelineResult, options: CompileOptions) -> int:
     """Inputs and outputs at the largest values of their symbols; the KV cache is counted apart."""
-    inputs = [v.type for v in result.graph.inputs if "cache." not in str(v.node.attrs["name"])]
-    return sum(t.nbytes(options.limits.bounds) for t in inputs) + sum(o.nbytes for o in result.plan.outputs)
+    inputs = sum(v.type.nbytes(options.limits.bounds) for v in result.step_inputs.values())
+    return inputs + sum(o.nbytes for o in result.plan.outputs)
 
 
 def _metas(result: PipelineResult, options: CompileOptions, target: Target) -> list[BucketMeta]:

@@ -29,7 +29,8 @@ from inferir.ir.contract.artifact import (
     verify_files,
     write_manifest,
 )
-from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
+from inferir.ir.contract.kv_groups import KVCacheGroup
+from inferir.ir.contract.kv_specs import FullAttentionSpec, SlidingWindowSpec, decode_spec
 from inferir.ir.contract.target import TARGETS
 from inferir.ir.errors import ArtifactError
 from inferir.ir.graph.dtypes import DType
@@ -40,7 +41,7 @@ def bucket(lo: int, hi: int, *, decode: bool = False, **changes: Any) -> BucketR
     kernel = KernelRecord(
         id=0, name="k", region="r", anchor="rowwise", params=params, tile={"m": 8}, provenance=("model.norm",)
     )
-    args = (InputArg("ids"), WeightArg("w"), ArenaArg(64), KVArg(0, "k"), OutputArg("logits"))
+    args = (InputArg("ids"), WeightArg("w"), ArenaArg(64), KVArg(0, 0, "k"), OutputArg("logits"))
     record = BucketRecord(
         name=f"{'d' if decode else 't'}{lo}-{hi}",
         lo=lo,
@@ -71,7 +72,7 @@ def make(folder: Path, **changes: Any) -> Manifest:
         "memory": MemoryRecord(weight_bytes=256, arena_bytes=128, scratch_bytes=0, kv_block_bytes=spec.page_bytes),
         "inputs": tuple(
             IORecord(name=n, dtype=DType.I32, shape=s)
-            for n, s in {"ids": ("T",), "slots": ("T",), "block_tables": ("S", "MB")}.items()
+            for n, s in {"ids": ("T",), "slots": ("T",), "block_tables": ("S", "MB"), "attn_items": ("A", 6)}.items()
         ),
         "outputs": (IORecord(name="logits", dtype=DType.F32, shape=("R", 9)),),
         "kv": (KVCacheGroup(spec=spec, layers=(0,)),),
@@ -90,15 +91,19 @@ def test_round_trip(tmp_path: Path) -> None:
     assert verify_files(tmp_path) == written
     assert sorted(p.name for p in tmp_path.iterdir()) == ["kernels", "manifest.json", "tokenizer", "weights"]
     raw = (tmp_path / "manifest.json").read_bytes()
-    assert b'["input","ids"],["weight","w"],["arena",64],["kv",0,"k"],["output","logits"]' in raw
+    assert b'["input","ids"],["weight","w"],["arena",64],["kv",0,0,"k"],["output","logits"]' in raw
     assert str(tmp_path).encode() not in raw
 
 
 def test_specs_round_trip_by_tag() -> None:
     window = SlidingWindowSpec(block_size=16, kv_heads=1, head_dim=4, value_dim=6, dtype=DType.F32, window=5)
     group = KVCacheGroup(spec=window, layers=(0, 2))
-    assert msgspec.json.decode(msgspec.json.encode(group), type=KVCacheGroup) == group
-    assert (window.k_page_bytes, window.v_page_bytes, window.page_bytes) == (256, 384, 640)
+    assert msgspec.json.decode(msgspec.json.encode(group), type=KVCacheGroup, dec_hook=decode_spec) == group
+    assert [(t.role, t.shape, t.nbytes) for t in window.tensors] == [
+        ("k", (1, 4, 16, 1), 256),
+        ("v", (1, 16, 6, 1), 384),
+    ]
+    assert window.page_bytes == 640
 
 
 @pytest.mark.parametrize("name", ["kernels/a.so", "weights/w.safetensors"])
@@ -160,7 +165,7 @@ def test_other_format_version(tmp_path: Path) -> None:
         ({"buckets": (bucket(1, 32, program=(Call(kernel=0, args=()),)),)}, "passes 0 arguments to k"),
         ({"buckets": (bucket(1, 32, program=(Call(kernel=0, args=(WeightArg("v"),) * 5),)),)}, "no weight 'v'"),
         ({"buckets": (bucket(1, 32, program=(Call(kernel=0, args=(ArenaArg(32),) * 5),)),)}, "arena offset 32"),
-        ({"buckets": (bucket(1, 32, program=(Call(kernel=0, args=(KVArg(1, "k"),) * 5),)),)}, "cache of layer 1"),
+        ({"buckets": (bucket(1, 32, program=(Call(kernel=0, args=(KVArg(0, 1, "k"),) * 5),)),)}, "cache of layer 1"),
         (
             {
                 "weights": {

@@ -13,7 +13,7 @@ from inferir.ir.graph import dims
 def test_bounds() -> None:
     found = limits(max_model_len=1000, max_tokens=128, max_seqs=8, block_size=16).bounds
     edits = 8 * (1000 + 4096)
-    assert found == {"T": 128, "S": 8, "R": 8, "G": 8, "A": 128 + 4 * 2, "M": 128 + 4 * 2, "E": edits, "MB": 63}
+    assert found == {"T": 128, "S": 8, "R": 8, "G": 8, "A": 128 + 12, "M": 128 + 12, "E": edits, "MB": 63}
 
 
 def test_no_step_has_more_logit_rows_than_tokens() -> None:

@@ -32,7 +32,7 @@ AFTER = """graph @g(%ids: i32[T], %positions: i32[T], %slots: i32[T], %block_tab
 
 
 def test_golden() -> None:
-    assert structural_text(InsertKv(4).run(parse_graph(BEFORE))) == structural_text(parse_graph(AFTER))
+    assert structural_text(InsertKv(4, 16).run(parse_graph(BEFORE))) == structural_text(parse_graph(AFTER))
 
 
 def test_chunks_of_two_sequences_give_what_whole_sequences_give(run, paged) -> None:
@@ -43,7 +43,7 @@ def test_chunks_of_two_sequences_give_what_whole_sequences_give(run, paged) -> N
         k: run(graph, ids=torch.tensor(v), positions=torch.arange(len(v)), table=table)["y"]
         for k, v in sequences.items()
     }
-    steps = paged(InsertKv(4).run(graph), {"table": table}, 4)
+    steps = paged(InsertKv(4, 16).run(graph), {"table": table}, 4)
     got: dict[str, list[torch.Tensor]] = {"a": [], "b": []}
     for chunks in ([("a", 0, 2)], [("b", 0, 3), ("a", 2, 3)], [("a", 3, 8), ("b", 3, 5)], [("a", 8, 9)]):
         out = steps.step([(name, sequences[name][i:j]) for name, i, j in chunks])["y"]
@@ -58,7 +58,7 @@ def test_positions_that_are_still_computed_with_are_widened() -> None:
     text = BEFORE.replace('-> (%6 as "y")', '-> (%6 as "y", %7 as "z")').replace(
         "  %6 = ", "  %7 = tensor.add(%positions, %ids) : i64[T]\n  %6 = "
     )
-    after = InsertKv(4).run(parse_graph(text))
+    after = InsertKv(4, 16).run(parse_graph(text))
     assert [v.op for v in after.output("z").node.operands] == ["tensor.cast", "tensor.cast"]
     assert str(after.output("z").type) == "i64[T]"
 
@@ -69,9 +69,9 @@ def test_two_attentions_with_one_layer_number_are_refused() -> None:
     )
     text = BEFORE.replace('(%6 as "y")', '(%7 as "y")').rstrip("}") + second
     with pytest.raises(PassError, match=r"insert-kv: attn.attention.*layer 3 has two attentions"):
-        InsertKv(4).run(parse_graph(text))
+        InsertKv(4, 16).run(parse_graph(text))
 
 
 def test_a_cache_that_cannot_pair_tokens_is_refused() -> None:
     with pytest.raises(PassError, match=r"insert-kv: attn.attention in layers.3.attn: block size 3"):
-        InsertKv(3).run(parse_graph(BEFORE.replace("f32", "bf16")))
+        InsertKv(3, 16).run(parse_graph(BEFORE.replace("f32", "bf16")))

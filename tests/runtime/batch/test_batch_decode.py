@@ -30,11 +30,11 @@ def served(engine: Engine, *, fresh: bool, extra: SamplingParams | None = None) 
 
     def observe(step: Any) -> Any:
         descriptor, counts = step
-        sizes = {"attn_items": counts.items, "ids": counts.tokens, "positions": counts.tokens}
+        sizes = {"ids": counts.tokens, "positions": counts.tokens}
         names = (*sizes, "rows", "temperature", "seed", "counter", "masked", "edit_count", "top_k", "top_p")
-        tables = {t.slots: counts.tokens for t in engine.kv.tables} | {
-            t.block_tables: counts.seqs for t in engine.kv.tables
-        }
+        tables = {}
+        for group in engine.kv.groups:
+            tables |= {group.slots: counts.tokens, group.block_tables: counts.seqs, group.items: counts.items}
         inputs = {n: executor.inputs[n][: sizes.get(n, counts.rows)].copy() for n in names}
         seen.append((descriptor, counts, inputs | {n: executor.inputs[n][:c].copy() for n, c in tables.items()}))
         return run(step)

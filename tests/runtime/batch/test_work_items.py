@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from inferir.ir.contract import split_kv as attn_split
 from inferir.ir.contract.split_kv import ITEM_WIDTH, SPLIT, Splitting, max_partials, split_count
-from inferir.runtime.batch import input_batch as batch
+from inferir.runtime.batch import block_tables
 from inferir.runtime.batch import work_items as attn_items
 from inferir.runtime.batch.work_items import AttentionItems, StepItems
 from inferir.runtime.engine.engine import Engine
@@ -26,7 +26,7 @@ def plan(lengths: list[int], new: list[int], tile: int = 1, **limits: int) -> tu
     given = Splitting(**{"threads": 2, "kv_heads": 1, "rows": max_partials(LONG), **limits})
     items = np.full((sum(new) + given.rows, ITEM_WIDTH), -9, np.int32)
     count = np.array(new)
-    found = AttentionItems(items, given).fill(
+    found = AttentionItems([(items, None)], given).fill(
         np.arange(len(new)) + 3, count, np.array(lengths) - count, np.cumsum(count) - count, tile
     )
     return items[: found.total], found
@@ -131,7 +131,7 @@ def served(engine: Engine) -> tuple[list[list[int]], int, list[Any]]:
 @pytest.fixture
 def short_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Splits of eight positions on the host."""
-    for module in (attn_split, attn_items, batch):
+    for module in (attn_split, attn_items, block_tables):
         monkeypatch.setattr(module, "SPLIT", 8)
 
 

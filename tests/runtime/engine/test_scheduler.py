@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
+from inferir.ir.contract.kv_groups import KVCacheGroup
+from inferir.ir.contract.kv_specs import FullAttentionSpec, SlidingWindowSpec
 from inferir.ir.errors import EngineError, QueueFullError
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.engine.scheduler import Scheduler, SchedulerOptions, StepPlan
 from inferir.runtime.kv.block_pool import BlockPool
-from inferir.runtime.kv.kv_cache import KVCache, table_inputs
+from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.kv.prefix_cache import PrefixKey
 from inferir.runtime.requests.request import Request, Status
 from inferir.runtime.requests.scheduled import Scheduled
@@ -31,10 +32,10 @@ def make(
 ) -> Scheduler:
     size: dict[str, Any] = {"block_size": BLOCK, "kv_heads": 1, "head_dim": 1, "value_dim": 1, "dtype": DType.F32}
     spec = SlidingWindowSpec(**size, window=window) if window else FullAttentionSpec(**size)
-    tables = table_inputs((KVCacheGroup(spec=spec, layers=(0,)),))
+    groups = (KVCacheGroup(spec=spec, layers=(0,)),)
     return Scheduler(
         SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens, **options),
-        KVCache(tables, BlockPool(num_blocks), prefix_caching=caching),
+        KVCache(groups, BlockPool(num_blocks), prefix_caching=caching),
     )
 
 

@@ -9,11 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
+from inferir.ir.contract.kv_groups import KVCacheGroup
+from inferir.ir.contract.kv_specs import FullAttentionSpec, SlidingWindowSpec
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.engine.scheduler import Scheduler, SchedulerOptions, StepPlan
 from inferir.runtime.kv.block_pool import BlockPool
-from inferir.runtime.kv.kv_cache import KVCache, table_inputs
+from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.kv.prefix_cache import PrefixKey
 from inferir.runtime.requests.request import Request, Status
 from inferir.runtime.sampling.sampling_params import SamplingParams
@@ -78,7 +79,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             )
             for i, w in enumerate(windows)
         )
-        kv = KVCache(table_inputs(groups), BlockPool(blocks * len(windows)), prefix_caching=prefix)
+        kv = KVCache(groups, BlockPool(blocks * len(windows)), prefix_caching=prefix)
         options = SchedulerOptions(
             max_seqs=seqs, max_tokens=seqs + extra, max_rows=seqs + rows, policy=policy, long_prefill=long_prefill
         )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, KVCacheSpec, SlidingWindowSpec, plan_lanes
+from inferir.ir.contract.kv_groups import KVCacheGroup, plan_slabs
+from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
 from inferir.ir.errors import EngineError
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.cache_size import plan_blocks
-from inferir.runtime.kv.kv_cache import KVCache, table_inputs
+from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.kv.managers import BlockTable, FullAttentionManager, SlidingWindowManager, manager_for
 
 SIZE: dict[str, Any] = {"block_size": 4, "kv_heads": 2, "head_dim": 8, "value_dim": 8, "dtype": DType.BF16}
@@ -32,8 +34,8 @@ def test_manager_is_found_through_the_class_hierarchy() -> None:
     class Sinks(SlidingWindowSpec, frozen=True, kw_only=True, tag="sinks"):
         pass
 
-    class Alien(KVCacheSpec, frozen=True, kw_only=True, tag="alien"):
-        pass
+    class Alien(KVCacheSpec, msgspec.Struct, frozen=True, kw_only=True, tag="alien"):
+        block_size: int
 
     pool = BlockPool(4)
     assert isinstance(manager_for(Sinks(**SIZE, window=3), pool), SlidingWindowManager)
@@ -75,7 +77,7 @@ def test_window_puts_the_null_block_behind_itself() -> None:
 @given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 60), st.data())
 def test_window_holds_what_is_visible_and_no_more_than_peak(window: int, step: int, length: int, data: Any) -> None:
     pool = BlockPool(40)
-    cache = KVCache(table_inputs((group(sliding(window), 0),)), pool)
+    cache = KVCache((group(sliding(window), 0),), pool)
     (table,) = blocks = cache.new_sequence()
     computed = 0
     while computed < length:
@@ -93,7 +95,7 @@ def test_window_holds_what_is_visible_and_no_more_than_peak(window: int, step: i
 
 def test_reserve_is_all_or_nothing() -> None:
     pool = BlockPool(6)  # 5 blocks
-    cache = KVCache(table_inputs((group(FULL, 0), group(FULL, 1, table="1"))), pool)
+    cache = KVCache((group(FULL, 0), group(FULL, 1, table="1")), pool)
     blocks = cache.new_sequence()
     assert cache.reserve(blocks, 0, 8)
     assert not cache.reserve(blocks, 8, 12)
@@ -104,17 +106,17 @@ def test_reserve_is_all_or_nothing() -> None:
 
 
 def test_capacity_is_the_longest_sequence_that_fits() -> None:
-    cache = KVCache(table_inputs((group(FULL, 0),)), BlockPool(6))
+    cache = KVCache((group(FULL, 0),), BlockPool(6))
     assert cache.capacity(1000, 16) == 20
     assert cache.capacity(7, 16) == 7
-    window = KVCache(table_inputs((group(sliding(5), 0),)), BlockPool(6))
+    window = KVCache((group(sliding(5), 0),), BlockPool(6))
     assert window.capacity(1000, 4) == 1000
-    both = KVCache(table_inputs((group(FULL, 0), group(FULL, 1, table="1"))), BlockPool(6))
+    both = KVCache((group(FULL, 0), group(FULL, 1, table="1")), BlockPool(6))
     assert both.capacity(1000, 16) == 8
 
 
 def test_demand_counts_what_is_still_to_come() -> None:
-    cache = KVCache(table_inputs((group(sliding(5), 0),)), BlockPool(20))
+    cache = KVCache((group(sliding(5), 0),), BlockPool(20))
     blocks = cache.new_sequence()
     assert cache.demand(blocks, 40, 4) == cache.peak(40, 4) == 3
     cache.reserve(blocks, 0, 4)
@@ -122,32 +124,22 @@ def test_demand_counts_what_is_still_to_come() -> None:
     assert cache.demand(blocks, 4, 4) == 0
 
 
-def test_a_shared_table_keeps_what_the_most_demanding_spec_needs() -> None:
-    assert [t.spec for t in table_inputs((group(sliding(5), 0), group(FULL, 1), group(sliding(9), 2)))] == [FULL]
-    assert [t.spec for t in table_inputs((group(sliding(5), 0), group(sliding(9), 1)))] == [sliding(9)]
-    tables = table_inputs((group(FULL, 0), group(sliding(5), 1, table="1")))
-    assert [(t.block_tables, t.slots) for t in tables] == [("block_tables", "slots"), ("block_tables1", "slots1")]
-
-
-def test_lanes_are_shared_across_tables_only() -> None:
-    lanes = plan_lanes((group(FULL, 0, 1), group(sliding(5), 2, 3, 4, table="1")))
-    assert lanes.lane == {0: 0, 1: 1, 2: 0, 3: 1, 4: 2}
-    assert lanes.block_bytes == 3 * FULL.page_bytes
-    apart = plan_lanes((group(FULL, 0), group(sliding(5, kv_heads=1), 1, table="1"), group(sliding(5), 2)))
-    assert apart.lane == {0: 0, 1: 1, 2: 2}
-    assert apart.block_bytes == 2 * FULL.page_bytes + FULL.page_bytes // 2
+def test_slabs_are_shared_between_groups_only() -> None:
+    slabs = plan_slabs((group(FULL, 0, 1), group(sliding(5), 2, 3, 4, table="1")))
+    assert slabs.slab == {(0, 0): 0, (0, 1): 1, (1, 2): 0, (1, 3): 1, (1, 4): 2}
+    assert slabs.block_bytes == 3 * FULL.page_bytes
+    apart = plan_slabs((group(FULL, 0), group(sliding(5, kv_heads=1), 1, table="1"), group(sliding(5), 2, table="2")))
+    assert apart.slab == {(0, 0): 0, (1, 1): 1, (2, 2): 0}
+    assert apart.block_bytes == FULL.page_bytes + FULL.page_bytes // 2
 
 
 def test_number_of_blocks() -> None:
     groups = (group(FULL, 0, 1),)
-    lanes, tables = plan_lanes(groups), table_inputs(groups)
 
     def blocks(budget: int | None, available: int = 1 << 40) -> int:
-        return plan_blocks(
-            lanes, tables, budget=budget, max_seqs=3, max_model_len=10, step_tokens=4, available=available
-        )
+        return plan_blocks(groups, budget=budget, max_seqs=3, max_model_len=10, step_tokens=4, available=available)
 
-    assert lanes.block_bytes == 512
+    assert plan_slabs(groups).block_bytes == 512
     assert blocks(None) == blocks(1 << 30) == 10
     assert blocks(4 * 512 + 100) == 4
     assert blocks(None, available=10 * 512) == 5

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheGroup, SlidingWindowSpec
+from inferir.ir.contract.kv_groups import KVCacheGroup
+from inferir.ir.contract.kv_specs import FullAttentionSpec, SlidingWindowSpec
 from inferir.ir.errors import RequestError
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.kv.block_pool import BlockPool
-from inferir.runtime.kv.kv_cache import KVCache, SequenceBlocks, table_inputs
+from inferir.runtime.kv.kv_cache import KVCache, SequenceBlocks
 from inferir.runtime.kv.prefix_cache import PrefixKey
 from inferir.runtime.requests.request import Request
 from inferir.runtime.sampling.sampling_params import SamplingParams
@@ -33,7 +34,7 @@ def make_cache(*windows: int, blocks: int = 40) -> KVCache:
         )
         for i, w in enumerate(windows)
     )
-    return KVCache(table_inputs(groups), BlockPool(blocks), prefix_caching=True)
+    return KVCache(groups, BlockPool(blocks), prefix_caching=True)
 
 
 def hashes(cache: KVCache, tokens: list[int], key: PrefixKey | None = None) -> list[bytes]:
