@@ -97,7 +97,7 @@ class Delivery:
         """What `token`, output number `count`, lets go, why the request ends with it, if it does, and what stops it."""
         params, detokenizer, text = request.params, request.detokenizer, ""
         may_stop = count > params.min_tokens
-        ends = may_stop and token in request.enders
+        ends = may_stop and token in request.stop_ids
         if detokenizer is not None and (not ends or params.include_stop_str_in_output):
             text = detokenizer.push(token, may_stop=may_stop)
         if ends:

@@ -73,7 +73,7 @@ class RequestMaker:
         limits = self._limits
         wanted = self._capacity if params.max_tokens is None else len(ids) + params.max_tokens
         rules = compile_rules(params, limits.vocab_size, limits.eos_token_ids, self._tokenizer)
-        enders = params.stop_ids if params.ignore_eos else params.stop_ids | limits.eos_token_ids
+        stop_ids = params.stop_ids if params.ignore_eos else params.stop_ids | limits.eos_token_ids
         by_length = "lengths" in self._executor.inputs  # what is cached of a prompt then depends on its length
         key = PrefixKey(salt=cache_salt, prompt_length=len(ids) if by_length else None)
         group: list[Request] = []
@@ -88,7 +88,7 @@ class RequestMaker:
                 detokenizer=self._detokenizer(ids, params),
                 priority=priority,
                 cache_salt=cache_salt,
-                enders=enders,
+                stop_ids=stop_ids,
                 rules=rules,
                 hashes=self._kv.hashes(key),
                 grammar=grammar,

@@ -96,7 +96,7 @@ class Request:
     computed: leading tokens whose keys and values are in the cache. max_total: tokens, prompt included, at which it
     ends. seed: the 32-bit seed of its draws. row: its row in the input batch while it runs, else -1. priority: lower
     numbers go first, under the policy of that name. order: its place among requests of equal priority. hashes: the hash
-    chain of its blocks, None without prefix caching. committed: leading blocks that others may find. enders: tokens
+    chain of its blocks, None without prefix caching. committed: leading blocks that others may find. stop_ids: tokens
     that end its text. rules: what it does to its logits. cached_tokens: prompt tokens that were found in the cache when
     it was first admitted. error, internal: why it failed, and whether that is no fault of its own. grammar, leader:
     what it waits for before it is admitted: a grammar to be compiled, a request whose prompt it shares.
@@ -122,7 +122,7 @@ class Request:
     priority: int = 0
     cache_salt: str | None = None
     adapter: str | None = None
-    enders: frozenset[int] = frozenset()
+    stop_ids: frozenset[int] = frozenset()
     rules: LogitRules | None = None
     order: int = -1
     hashes: BlockHashes | None = None

@@ -19,7 +19,7 @@ from inferir.codegen.lower.rows import has_row, static_shape
 from inferir.codegen.tvm.affine import Affine, Var, flatten, unflatten
 from inferir.codegen.tvm.evaluate import Evaluator, Index, SplitNeededError
 from inferir.codegen.tvm.kernels.reduce import Accumulator
-from inferir.codegen.tvm.kernels.sample import scratch_bytes, write_draw
+from inferir.codegen.tvm.kernels.sample_tokens import scratch_bytes, write_draw
 from inferir.codegen.tvm.llvm.llvm_lib import call, sync
 from inferir.codegen.tvm.scalar import MEMORY
 from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel, Param, Writer, entry_head, pieces, ramp
