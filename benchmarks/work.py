@@ -102,6 +102,6 @@ def _size(dim: object, sizes: Mapping[sympy.Expr, int]) -> int:
 
 def regions_by_digest(graph: Graph) -> dict[str, Node]:
     """The first region of every digest in a kernel graph."""
-    from inferir.codegen.tvm.bucket_library import distinct
+    from inferir.codegen.library import distinct
 
     return distinct(n for n in graph.nodes if n.op == "kernel.region")

@@ -1,49 +1,114 @@
-"""The protocol every code generator implements."""
+"""The protocol of code generators: from the regions of a bucket to its library.
+
+    regions ── lower ──→ kernels and their source ── module ──→ one text ── build ──→ library
+
+`inferir.codegen.library` drives the stages, caches what they make, and knows nothing of any backend;
+`inferir.codegen.backends` finds the backend of a target.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+import msgspec
+
+from inferir.codegen.cache.cache_key import JSON
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.kernel_args import KernelArg
+from inferir.ir.contract.manifest import KernelParam
+from inferir.ir.contract.symbols import Limits
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.graph import Node
 
+Progress = Callable[[int, int], None]
+"""`progress(built, total)` after each library, possibly from other threads, one at a time."""
+
 
 @dataclass(frozen=True)
-class KernelSource:
-    """One region in the backend's own language.
+class Context:
+    """Everything but the regions that decides the code of a bucket.
 
-    name: the kernel's symbol; text: its source; args: what each pointer parameter stands for; params:
-    (name, element type) of the pointer parameters; tile: the choices made, for
-    people and manifests; grid: for kernels that the caller launches, the number of programs along each grid axis, as
-    dimensions in the run-time counts (`ir.dims`).
+    choices: what tuning chose instead of a backend's own choice, by what it chose it for.
+    """
+
+    bucket: Bucket
+    target: Target
+    limits: Limits
+    choices: Mapping[Any, Any] = field(default_factory=dict)
+
+
+class LoweredKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a kernel besides its code; `args` says what each of its `params` stands for.
+
+    grid: for kernels that the caller launches, the number of programs along each grid axis, as dimensions in the
+    run-time counts (`ir.dims`).
     """
 
     name: str
-    text: str
+    region: str
+    anchor: str
+    params: tuple[KernelParam, ...]
     args: tuple[KernelArg, ...]
-    params: tuple[tuple[str, str], ...]
-    tile: Mapping[str, int] = field(default_factory=dict)
+    tile: dict[str, int]
     grid: tuple[str, ...] = ()
 
 
+class BucketMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """The kernels of a library in dispatch order, what each thread's scratch memory must hold, and what the memory must
+    hold that all threads share within a region.
+    """
+
+    kernels: tuple[LoweredKernel, ...]
+    scratch_bytes: int = 0
+    workspace_bytes: int = 0
+    attn_tile: int = 1
+
+
+@dataclass(frozen=True)
+class LoweredBucket:
+    """Kernels in the backend's own form, frozen dataclasses with at least `name` and `source`, and what they need."""
+
+    kernels: tuple[Any, ...]
+    meta: BucketMeta
+
+
+@dataclass(frozen=True)
+class BuildJob:
+    """One module to build; `name` is for messages."""
+
+    name: str
+    source: str
+    target: Target
+    kernels: tuple[LoweredKernel, ...] = ()
+
+
 class Backend(Protocol):
-    """Lowers `kernel.region` nodes. `lower` may be called for what `supports` accepts."""
+    """Makes the code of whole buckets. `suffix` ends the names of its libraries, such as ".so"."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    suffix: str
 
-    def supports(self, region: Node, bucket: Bucket, target: Target) -> str | None:
-        """None if the region can be lowered, else the reason why not."""
+    def supports(self, region: Node, context: Context) -> str | None:
+        """None if the region can be lowered, else the reason why not. Builds nothing."""
         ...
 
-    def lower(self, name: str, region: Node, bucket: Bucket, target: Target) -> KernelSource:
-        """The region as source text. Raises `CodegenError` for a region that `supports` refuses."""
+    def key(self, regions: Mapping[str, Node], context: Context) -> dict[str, JSON]:
+        """What else decides the code of these regions (by digest): generator, tools, choices that apply to them."""
         ...
 
-    def build(self, kernel: KernelSource, bucket: Bucket, target: Target) -> bytes:
-        """Compile one kernel for `target`, which need not be present. Raises `CodegenError`."""
+    def lower(self, regions: Mapping[str, Node], context: Context) -> LoweredBucket:
+        """Kernels for the regions (by digest), in their order. Raises `CodegenError` naming region and reason."""
+        ...
+
+    def module(self, kernels: Sequence[Any]) -> str:
+        """The text of a library with these kernels. Raises `CodegenError`."""
+        ...
+
+    def build(self, jobs: Sequence[BuildJob], workers: int = 1, progress: Progress | None = None) -> list[bytes]:
+        """The libraries of module texts, in order, in up to `workers` processes. Targets need not be present.
+
+        Raises `CodegenError` naming the job.
+        """
         ...

@@ -7,9 +7,10 @@ message and exits with `exit_code`.
 
 
 class InferirError(Exception):
-    """Base of all errors raised on purpose by Inferir."""
+    """Base of all errors raised on purpose by Inferir. details: lines that say more, for a command to print below."""
 
     exit_code = 1
+    details: tuple[str, ...] = ()
 
 
 class MissingExtraError(InferirError):
@@ -50,6 +51,10 @@ class PassError(InferirError):
 
 class CodegenError(InferirError):
     """No backend can lower a region, or a build failed; the message names region and reason."""
+
+    def __init__(self, message: str, details: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.details = details
 
 
 class PluginError(InferirError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from inferir.codegen.backend import KernelSource
 from inferir.codegen.lower.cache_write import CacheWrite
 from inferir.codegen.lower.decompose import decompose
 from inferir.codegen.lower.emitter import Place
@@ -17,6 +16,7 @@ from inferir.codegen.lower.evaluate import Evaluator
 from inferir.codegen.lower.index import Index, flatten, unflatten
 from inferir.codegen.lower.rows import has_row, row_symbol, static_shape, stored_value, sweep_shapes
 from inferir.codegen.triton.emitter import Block, NoRoomError, TritonEmitter, positions_of
+from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.codegen.triton.scalar import HALF, OPS, memory
 from inferir.ir.contract.kernel_args import KernelArg, Operand, Result
 from inferir.ir.errors import CodegenError

@@ -1,56 +1,90 @@
-"""The TVM backend: every region for CPU targets."""
+"""The TVM backend: every region for CPU targets, as chunk kernels beside a step driver."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from inferir.codegen.backend import KernelSource
-from inferir.codegen.tvm.build.build_module import build_module
-from inferir.codegen.tvm.driver.step_driver import bucket_module_source
-from inferir.codegen.tvm.kernels.kv_prefetch import KvAhead
-from inferir.codegen.tvm.regions import LoweredRegion, lower_region
-from inferir.codegen.tvm.tuning.tiles import Tiles
-from inferir.ir.contract.bucket import Bucket
-from inferir.ir.contract.symbols import Limits
-from inferir.ir.contract.target import Target
+from inferir.codegen.backend import Backend, BucketMeta, BuildJob, Context, LoweredBucket, LoweredKernel, Progress
+from inferir.codegen.cache.cache_key import JSON, key_fields
+from inferir.codegen.cache.generator_hash import generator_hash
+from inferir.codegen.tvm.build.parallel_build import build_many
+from inferir.codegen.tvm.driver.step_driver import bucket_module_source, scratch_bytes
+from inferir.codegen.tvm.prefetch_plan import prefetch_plan
+from inferir.codegen.tvm.regions import lower_region
+from inferir.codegen.tvm.source import ChunkKernel
+from inferir.codegen.tvm.tuning.candidates import TileTuning
+from inferir.codegen.tvm.tuning.tiles import products
+from inferir.ir.contract.manifest import KernelParam
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.graph import Node
 
 
-@dataclass(frozen=True)
 class TvmBackend:
-    """Row-wise, matmul and attention regions as TVMScript chunk kernels.
+    """Shared objects for CPUs. `Context.choices` are tiles of matrix products, by `Product`."""
 
-    The product joins all kernels of a bucket and the step driver into one library (`bucket.build_buckets`); `lower` and
-    `build` do the same for a single kernel. `tiles` replace the default ones of matrix products.
-    """
-
-    limits: Limits
-    tiles: Tiles = field(default_factory=dict)
     name = "tvm"
+    suffix = ".so"
+    tuning = TileTuning()
 
-    def supports(self, region: Node, bucket: Bucket, target: Target) -> str | None:
+    def supports(self, region: Node, context: Context) -> str | None:
         """None if the region can be lowered, else the reason why not."""
         try:
-            self.chunk_kernel("probe", region, bucket, target)
+            lower_region("probe", region, context)
         except CodegenError as error:
             return str(error)
         return None
 
-    def chunk_kernel(
-        self, name: str, region: Node, bucket: Bucket, target: Target, kv: KvAhead | None = None
-    ) -> LoweredRegion:
-        """The region as chunk kernels; `kv` as in `lower_region`. Raises `CodegenError` naming region and reason."""
-        if target.kind != "cpu":
-            raise CodegenError(f"the TVM backend makes kernels for CPU targets, not for {target.name}")
-        return lower_region(name, region, bucket, target, self.limits, self.tiles, kv)
+    def key(self, regions: Mapping[str, Node], context: Context) -> dict[str, JSON]:
+        """The generator's source, TVM's version, and the tuned tiles of products among the regions."""
+        key: dict[str, JSON] = {
+            "generator": generator_hash(Path(__file__).resolve().parent),
+            "toolchain": {"apache-tvm": importlib.metadata.version("apache-tvm")},
+        }
+        tuned = sorted(context.choices.keys() & products(regions.values(), context).keys())
+        if tuned:
+            key["tiles"] = [{**key_fields(p), **key_fields(context.choices[p])} for p in tuned]
+        return key
 
-    def lower(self, name: str, region: Node, bucket: Bucket, target: Target) -> KernelSource:
-        """The region as the text of a module with its kernels alone. Raises `CodegenError`."""
-        lowered = self.chunk_kernel(name, region, bucket, target)
-        params = tuple((p.name, p.dtype) for p in lowered.kernels[0].params)
-        return KernelSource(name, bucket_module_source(lowered.kernels), lowered.args, params, lowered.tile)
+    def lower(self, regions: Mapping[str, Node], context: Context) -> LoweredBucket:
+        """Chunk kernels of all regions."""
+        kernels: list[ChunkKernel] = []
+        records: list[LoweredKernel] = []
+        attn_tile, workspace = 1, 0
+        prefetch = prefetch_plan(regions, context.limits)
+        for digest, region in regions.items():
+            name = f"k{len(kernels)}_{region.attrs['name']}"
+            lowered = lower_region(name, region, context, prefetch.get(digest))
+            kernels += lowered.kernels
+            attn_tile = max(attn_tile, lowered.tile.get("tokens", 1))
+            workspace = max(workspace, lowered.workspace_bytes)
+            records += [
+                LoweredKernel(
+                    name=kernel.name,
+                    region=digest,
+                    anchor=region.attrs["anchor"],
+                    params=tuple(KernelParam(name=p.name, dtype=p.dtype) for p in kernel.params),
+                    args=lowered.args,
+                    tile=lowered.tile,
+                )
+                for kernel in lowered.kernels
+            ]
+        meta = BucketMeta(
+            kernels=tuple(records),
+            scratch_bytes=scratch_bytes(kernels),
+            workspace_bytes=workspace,
+            attn_tile=attn_tile,
+        )
+        return LoweredBucket(tuple(kernels), meta)
 
-    def build(self, kernel: KernelSource, bucket: Bucket, target: Target) -> bytes:
-        """A shared object with plain C symbols. Raises `CodegenError`."""
-        return build_module(kernel.text, target)
+    def module(self, kernels: Sequence[ChunkKernel]) -> str:
+        """TVMScript of the kernels and the step driver."""
+        return bucket_module_source(kernels)
+
+    def build(self, jobs: Sequence[BuildJob], workers: int = 1, progress: Progress | None = None) -> list[bytes]:
+        """Shared objects with plain C symbols."""
+        return build_many(jobs, workers, progress)
+
+
+BACKEND: Backend = TvmBackend()

@@ -1,4 +1,4 @@
-"""A compiled GPU kernel as it lies in an artifact: the device image and everything that a launch needs to know.
+"""Compiled GPU kernels as they lie in an artifact: device images and everything that a launch needs to know.
 
 Launching: parameters are the pointers in order, then two 64-bit addresses (global scratch, profile scratch; 0 where
 their size is 0); block size is warp_size · num_warps threads, grid size that of `grid` with the first axis times
@@ -22,7 +22,6 @@ class GpuKernel(msgspec.Struct, frozen=True, kw_only=True):
     tools that made it, by name.
     """
 
-    format: int = FORMAT
     name: str
     target: str
     image: bytes
@@ -41,17 +40,24 @@ class GpuKernel(msgspec.Struct, frozen=True, kw_only=True):
     launch_cooperative_grid: bool
     versions: dict[str, str]
 
+
+class GpuLibrary(msgspec.Struct, frozen=True, kw_only=True):
+    """The kernels of a bucket, in dispatch order."""
+
+    format: int = FORMAT
+    kernels: tuple[GpuKernel, ...]
+
     def to_bytes(self) -> bytes:
-        """The kernel as one MessagePack document."""
+        """The library as one MessagePack document."""
         return msgspec.msgpack.encode(self)
 
     @staticmethod
-    def from_bytes(data: bytes, source: str = "kernel") -> GpuKernel:
+    def from_bytes(data: bytes, source: str = "library") -> GpuLibrary:
         """Read what `to_bytes` wrote. Raises `ArtifactError` naming `source` if it is damaged or of another format."""
         try:
-            kernel = msgspec.msgpack.decode(data, type=GpuKernel)
+            library = msgspec.msgpack.decode(data, type=GpuLibrary)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise ArtifactError(f"{source} is no compiled GPU kernel: {error}") from None
-        if kernel.format != FORMAT:
-            raise ArtifactError(f"{source} has kernel format {kernel.format}, expected {FORMAT}; compile again")
-        return kernel
+            raise ArtifactError(f"{source} is no library of GPU kernels: {error}") from None
+        if library.format != FORMAT:
+            raise ArtifactError(f"{source} has kernel format {library.format}, expected {FORMAT}; compile again")
+        return library

@@ -53,13 +53,15 @@ class Target:
 
     @staticmethod
     def named(name: str) -> Target:
-        """The target of that name. Raises `TargetError` listing the known names."""
+        """The target of that name, before which its kind may stand: "cuda:sm_90". Raises `TargetError` listing all."""
         if name == "host":
             return Target.host()
-        try:
-            return TARGETS[name]
-        except KeyError:
-            raise TargetError(f"unknown target {name!r}; known: host, {', '.join(TARGETS)}") from None
+        kind, _, plain = name.rpartition(":")
+        found = TARGETS.get(plain)
+        if found is None or kind not in ("", found.kind):
+            known = (t.name if t.kind == "cpu" else f"{t.kind}:{t.name}" for t in TARGETS.values())
+            raise TargetError(f"unknown target {name!r}; known: host, {', '.join(known)}")
+        return found
 
     @staticmethod
     def host() -> Target:

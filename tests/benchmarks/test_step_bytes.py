@@ -13,8 +13,10 @@ from artifacts import VOCAB, write_model
 from benchmarks.work import Work, does_the_work, region_work
 from safetensors.torch import load_file
 
+from inferir.codegen.backend import Context
+from inferir.codegen.backends import backend_for
 from inferir.codegen.cache.compile_cache import CompileCache
-from inferir.codegen.tvm.bucket_library import BuiltBucket, distinct, lower_bucket
+from inferir.codegen.library import BuiltBucket, distinct, lower_bucket
 from inferir.compile.assemble import bucket_records
 from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
 from inferir.compile.compiler import capture, lower, resolve
@@ -75,7 +77,9 @@ class Program:
         target = Target.named("x86-64-v4+bf16+vnni")
         self.result: PipelineResult = lower(captured, options, target, DebugOptions())
         self.regions: Mapping[str, Node] = distinct(op.region for op in self.result.plan.ops)
-        metas = {b: lower_bucket(self.regions, b, target, options.limits)[1] for b in default_buckets(16)}
+        contexts = [Context(b, target, options.limits) for b in default_buckets(16)]
+        backend = backend_for(target)
+        metas = {c.bucket: lower_bucket(backend, self.regions, c).meta for c in contexts}
         self.buckets = bucket_records(self.result, [BuiltBucket(b, m, b"", "", False) for b, m in metas.items()])
         self.weights = self.result.graph.weights()
         self.checkpoint = load_file(model / "model.safetensors")

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from artifacts import write_model
 
+from inferir.codegen.backend import Context
+from inferir.codegen.backends import backend_for
 from inferir.codegen.cache.compile_cache import CompileCache
-from inferir.codegen.tvm.bucket_library import BuiltBucket, distinct, lower_bucket
+from inferir.codegen.library import BuiltBucket, distinct, lower_bucket
 from inferir.compile.assemble import bucket_records
 from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
 from inferir.compile.compiler import capture, lower, resolve
@@ -29,7 +31,8 @@ def test_products_of_many_rows_know_what_the_next_attention_reads(tmp_path: Path
     few, *_, many = default_buckets(64)
     asking = {}
     for bucket in (few, many):
-        meta = lower_bucket(regions, bucket, Target.named("x86-64-v4+bf16+vnni"), options.limits)[1]
+        target = Target.named("x86-64-v4+bf16+vnni")
+        meta = lower_bucket(backend_for(target), regions, Context(bucket, target, options.limits)).meta
         (record,) = bucket_records(result, [BuiltBucket(bucket, meta, b"", "", False)])
         kernels = [record.kernels[call.kernel] for call in record.program]
         attentions = [i for i, k in enumerate(kernels) if k.name.endswith("_attention")]

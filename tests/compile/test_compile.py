@@ -83,7 +83,6 @@ def test_an_unknown_pass_is_refused(fails: Callable[..., str], tiny_model: Path,
     [
         (("--dtype", "f8"), "dtype 'f8' is not supported"),
         (("--target", "pdp11"), "unknown target 'pdp11'"),
-        (("--target", "sm_90"), "target sm_90 is a cuda device; models can be compiled for CPUs only"),
         (("--buckets", "1-2"), "they must cover 1-4 tokens"),
         (("--block-size", "20"), "block_size is 20, not a multiple of 16"),
         (("--max-model-len", "1000"), "max_model_len"),

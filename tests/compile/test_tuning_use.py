@@ -9,34 +9,36 @@ from typing import Any
 import msgspec
 import pytest
 
+from inferir.codegen.tunables import Product
 from inferir.codegen.tvm.kernels.matmul import MatmulTile
-from inferir.codegen.tvm.tuning.tiles import Product
-from inferir.compile.tuning_records import TileRecord, TuningRecord
+from inferir.codegen.tvm.tuning.candidates import TileTuning
+from inferir.compile.tuning_records import TuningRecord
 from inferir.compile.tuning_use import (
     FEWER_THREADS,
     OTHER_GENERATOR,
     OTHER_SHAPE,
     OTHER_TARGET,
     TuningUse,
-    tile_record,
     tuning_key,
     use_records,
 )
 from inferir.ir.contract.target import Target
+from inferir.ir.errors import TuningError
 
 TARGET = Target.named("x86-64-v3")
 PRODUCT = Product(64, 256, "bf16", 1, 2, 4)
 BIG = Product(64, 4096, "bf16", 2, 2, 4)
 DEFAULT, FASTER, FASTEST = MatmulTile(4, 4, 1), MatmulTile(2, 4, 1), MatmulTile(4, 4, 2)
 FILE = Path("records.json")
+TUNING = TileTuning()
 
 
 def record(product: Product, tile: MatmulTile | None, threads: int = 2, **changes: Any) -> TuningRecord:
     """A record of `product`; `changes` are fields of its key."""
     return TuningRecord(
-        key=msgspec.structs.replace(tuning_key(product, TARGET, threads), **changes),
-        default=tile_record(DEFAULT),
-        tile=None if tile is None else tile_record(tile),
+        key=msgspec.structs.replace(tuning_key(product, TUNING, TARGET, threads), **changes),
+        default=TUNING.record(DEFAULT),
+        tile=None if tile is None else TUNING.record(tile),
         default_seconds=2.0,
         seconds=1.0,
         spread=0.1,
@@ -46,7 +48,7 @@ def record(product: Product, tile: MatmulTile | None, threads: int = 2, **change
 
 
 def use(*records: TuningRecord) -> TuningUse:
-    return use_records(FILE, records, [PRODUCT, BIG], TARGET)
+    return use_records(FILE, records, TUNING, [PRODUCT, BIG], TARGET)
 
 
 def test_a_record_becomes_a_tile() -> None:
@@ -84,6 +86,11 @@ def test_the_most_threads_count() -> None:
     assert use(*reversed(records)) == expected
 
 
-def test_tiles_are_recorded_as_they_are() -> None:
-    assert tile_record(MatmulTile(1, 2, 3)) == TileRecord(rows=1, panel=2, blocks=3)
-    assert astuple(PRODUCT) == msgspec.structs.astuple(tuning_key(PRODUCT, TARGET, 2))[:6]
+def test_a_choice_that_the_generator_does_not_know_names_the_file() -> None:
+    bad = msgspec.structs.replace(record(PRODUCT, FASTER), tile={"rows": 2, "panel": 4, "stages": 3})
+    with pytest.raises(TuningError, match=r"records\.json: blocks of a tile is missing"):
+        use(bad)
+
+
+def test_products_are_recorded_as_they_are() -> None:
+    assert astuple(PRODUCT) == msgspec.structs.astuple(tuning_key(PRODUCT, TUNING, TARGET, 2))[:6]

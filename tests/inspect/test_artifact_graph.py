@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inferir.codegen.tvm.bucket_library import region_digest
+from inferir.codegen.library import region_digest
 from inferir.inspect.artifact_graph import RegionBox, Run, layer_of, read_sections
 from inferir.inspect.artifact_svg import reuse, section_svg
 from inferir.ir.contract.artifact import read_manifest

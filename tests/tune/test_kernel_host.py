@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from matmul_regions import LIMITS, plain
 
+from inferir.codegen.backend import Context
+from inferir.codegen.backends import backend_for
 from inferir.codegen.cache.compile_cache import CompileCache
-from inferir.codegen.tvm.bucket_library import products
-from inferir.codegen.tvm.tuning.candidates import build_races, lower_race
-from inferir.codegen.tvm.tuning.tiles import Product
+from inferir.codegen.tunables import Product, build_races, tuning_of
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.kernel_args import Operand
 from inferir.ir.contract.target import Target
@@ -29,16 +29,17 @@ def test_row_counts(lo: int, most: int, counts: list[int]) -> None:
 
 def test_kernels_run_on_every_copy_of_the_weights() -> None:
     _, region = plain(DType.F32)
-    bucket, target = Bucket(2, 5), Target.host()
-    (product,) = products([region], bucket, LIMITS)
-    race = lower_race(product, region, bucket, target, LIMITS)
-    (library,) = build_races([race], target, CompileCache(None))
+    context = Context(Bucket(2, 5), Target.host(), LIMITS)
+    backend = backend_for(context.target)
+    (product,) = tuning_of(backend).products([region], context)
+    race = tuning_of(backend).race(product, region, context)
+    (library,) = build_races(backend, [race], context.target, CompileCache(None))
     assert weight_bytes(race) == 2 * 48 * 64 * 4
     copies = 5
     with KernelHost(race, library, Weights(copies * weight_bytes(race)), threads=2) as host:
         result = host._tables.memory[2].view(np.float32)
         used = set()
-        for kernel in range(len(race.tiles)):
+        for kernel in range(len(race.choices)):
             table = host._tables.arrays[kernel].reshape(copies, race.row_words)
             assert set(table[:, 0]) == {kernel}
             used |= set(table[:, 1 + race.args.index(Operand(1))])

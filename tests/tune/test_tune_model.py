@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from inferir.api.llm import LLM
-from inferir.codegen.tvm.tuning.candidates import Race
+from inferir.codegen.tunables import Race
 from inferir.compile.compiler import CompileOptions
 from inferir.compile.tuning_records import read_records
 from inferir.ir.contract.artifact import read_manifest
@@ -39,7 +39,7 @@ class Judge:
         if len(self.races) == self._most:
             raise KeyboardInterrupt
         self.races.append(race)
-        return Verdict(len(race.tiles) - 1, SLOW, FAST) if self._tuned else Verdict(0, SLOW, SLOW)
+        return Verdict(len(race.choices) - 1, SLOW, FAST) if self._tuned else Verdict(0, SLOW, SLOW)
 
 
 Run = Callable[..., TuneReport]
@@ -79,7 +79,7 @@ def test_every_product_is_recorded(run: Run, file: Path) -> None:
         assert (record.key.threads, record.rounds, record.key.target) == (3, 7, Target.host())
         assert record.default != record.tile
         assert (record.default_seconds, record.seconds, record.spread) == (3.0, 2.0, 0.0)
-        assert record.candidates == len(race.tiles) > 1
+        assert record.candidates == len(race.choices) > 1
 
 
 def test_the_report(cli: Callable[..., Any], tiny_model: Path, records: Path, file: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_compile_with_records(compiled: Callable[..., Any], records: Path, cli
     libraries = report["cache"]["kinds"]["bucket"]
     assert (libraries["hits"], libraries["misses"]) == (1, 1)
     assert "tiles" in libraries["reason"]
-    expected = {(t.rows, t.panel, t.blocks) for t in (r.tile for r in read_records(records)) if t is not None}
+    expected = {(t["rows"], t["panel"], t["blocks"]) for t in (r.tile for r in read_records(records)) if t is not None}
     found = {(t["rows"], t["panel"], t["blocks"]) for (bucket, _), t in tiles(tuned).items() if bucket == "t2-4"}
     assert found == expected
     assert all(("tuned" in t) == (bucket == "t2-4") for (bucket, _), t in tiles(tuned).items())

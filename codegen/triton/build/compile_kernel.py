@@ -12,9 +12,10 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDAOptions
 from triton.compiler import ASTSource
 
-from inferir.codegen.backend import KernelSource
+from inferir.codegen.backend import BuildJob
 from inferir.codegen.triton.kernel_module import load_function, write_module
-from inferir.ir.contract.gpu_kernel import GpuKernel
+from inferir.codegen.triton.kernel_source import KernelSource
+from inferir.ir.contract.gpu_kernel import GpuKernel, GpuLibrary
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError, TargetError
 from inferir.ir.system.held_folder import scratch_folder
@@ -42,6 +43,15 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options)
 
 
+def compile_library(job: BuildJob) -> bytes:
+    """A `GpuLibrary` of all kernels of a module, as bytes. Raises `CodegenError` and `TargetError`."""
+    sources = (
+        KernelSource(k.name, job.source, k.args, tuple((p.name, p.dtype) for p in k.params), k.tile, k.grid)
+        for k in job.kernels
+    )
+    return GpuLibrary(kernels=tuple(compile_kernel(source, job.target) for source in sources)).to_bytes()
+
+
 def compile_kernel(
     kernel: KernelSource, target: Target, aligned: bool = True, options: Mapping[str, Any] | None = None
 ) -> GpuKernel:
@@ -61,7 +71,7 @@ def compile_kernel(
         with triton.knobs.compilation.scope(), triton.knobs.runtime.scope():
             triton.knobs.compilation.disable_line_info = True
             triton.knobs.runtime.interpret = False
-            fn = load_function(write_module(kernel.text, folder), kernel.name)
+            fn = load_function(write_module(kernel.source, folder), kernel.name)
             source = ASTSource(fn=fn, signature=signature, constexprs={}, attrs=attrs)
             try:
                 out = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=chosen)

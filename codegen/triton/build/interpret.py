@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferir.codegen.backend import KernelSource
 from inferir.codegen.triton.kernel_module import load_function, write_module
+from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.ir.errors import CodegenError
 from inferir.ir.system.child import child_environment, die_with_parent
 from inferir.ir.system.held_folder import scratch_folder
@@ -52,7 +52,7 @@ def run_interpreted(runs: Sequence[Run], timeout: float = 300.0) -> list[list[to
         folder = scratch.path
         jobs, tensors = [], {}
         for i, run in enumerate(runs):
-            module = write_module(run.kernel.text, folder)
+            module = write_module(run.kernel.source, folder)
             jobs.append({"module": module.name, "name": run.kernel.name, "grid": run.grid, "count": len(run.tensors)})
             tensors.update({f"{i}.{k}": t.clone().contiguous() for k, t in enumerate(run.tensors)})
         (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")

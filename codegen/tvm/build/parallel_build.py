@@ -10,30 +10,17 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+from inferir.codegen.backend import BuildJob, Progress
 from inferir.codegen.tvm.build.build_worker import Worker, WorkerDiedError
-from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
 from inferir.ir.system.error_report import describe
-
-Progress = Callable[[int, int], None]
-"""`progress(built, total)` after each module, called from other threads than the caller's, one at a time."""
 
 _TRIES = 2
 _MOST_DEATHS = 2
 """Workers that may die in a thread before it ends: where none can live, not every module is tried."""
-
-
-@dataclass(frozen=True)
-class BuildJob:
-    """One module to build; `name` is for messages."""
-
-    name: str
-    source: str
-    target: Target
 
 
 def build_many(jobs: Sequence[BuildJob], workers: int = 0, progress: Progress | None = None) -> list[bytes]:

@@ -7,18 +7,19 @@ bits whatever the tile.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
+from inferir.codegen.backend import Context
 from inferir.codegen.cache.cache_key import source_hash
+from inferir.codegen.tunables import Product
 from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile
 from inferir.codegen.tvm.kernels.microkernel import BLOCK, most_rows, reread_rows
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.graph.dims import R
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Node
+from inferir.ir.graph.graph import Graph, Node
 
 _DECIDES_SPEED = (
     "kernels/kv_prefetch.py",
@@ -32,30 +33,9 @@ _DECIDES_SPEED = (
 )
 
 
-@dataclass(frozen=True, order=True)
-class Product:
-    """What a tile is chosen by: x [`lo` to `most` rows, `k`] times [`k`, `n`] in `dtype`, "bf16" or "f32"."""
-
-    k: int
-    n: int
-    dtype: str
-    interleave: int
-    lo: int
-    most: int
-
-    def __str__(self) -> str:
-        rows = str(self.lo) if self.lo == self.most else f"{self.lo}-{self.most}"
-        return f"{self.k} to {self.n} {self.dtype}, {rows} {'row' if self.most == 1 else 'rows'}"
-
-    def default(self, features: frozenset[str]) -> MatmulTile:
-        """The generator's own choice."""
-        return choose_tile(k=self.k, n=self.n, dtype=self.dtype, max_rows=self.most, features=features)
-
-
-Tiles = Mapping[Product, MatmulTile]
-"""Tiles to use instead of the default; products that are not in it keep theirs."""
-
-NO_TILES: Tiles = {}
+def default_tile(product: Product, features: frozenset[str]) -> MatmulTile:
+    """The generator's own choice."""
+    return choose_tile(k=product.k, n=product.n, dtype=product.dtype, max_rows=product.most, features=features)
 
 
 def product_of(linear: Node, bucket: Bucket, max_rows: int) -> Product:
@@ -66,9 +46,26 @@ def product_of(linear: Node, bucket: Bucket, max_rows: int) -> Product:
     return Product(int(x.shape[1]), linear.attrs["n"], dtype, linear.attrs["interleave"], lo, most)
 
 
+def linear_of(region: Node) -> Node | None:
+    """The product that a region multiplies, if it is one."""
+    body: Graph = region.attrs["body"]
+    linear = next((n for n in body.nodes if n.op == "tensor.linear_packed"), None)
+    return linear if region.attrs["anchor"] == "matmul" else None
+
+
+def products(regions: Iterable[Node], context: Context) -> dict[Product, Node]:
+    """The matrix products of a bucket, each with the first region that computes it."""
+    found: dict[Product, Node] = {}
+    for region in regions:
+        linear = linear_of(region)
+        if linear is not None:
+            found.setdefault(product_of(linear, context.bucket, context.limits.bound("R")), region)
+    return found
+
+
 def candidates(product: Product, features: frozenset[str]) -> tuple[MatmulTile, ...]:
     """Tiles worth measuring, the default first: other heights and panels, and more or fewer blocks per chunk."""
-    default = product.default(features)
+    default = default_tile(product, features)
     total = -(-product.n // BLOCK)
     heights = [default.rows, min(product.most, most_rows(2, product.dtype, features)), max(1, default.rows * 2 // 3)]
     found = [default]

@@ -69,7 +69,11 @@ def status_of(error: Exception) -> int:
     message, status = describe(error)
     if status == INTERNAL and not _wants_traces():
         message += " (INFERIR_DEBUG=1 shows where)"
-    return fail(message, status)
+    failed = fail(message, status)
+    with contextlib.suppress(OSError):
+        for line in error.details if isinstance(error, InferirError) else ():
+            print(f"  {one_line(line)}", file=sys.stderr, flush=True)
+    return failed
 
 
 def _wants_traces() -> bool:

@@ -86,7 +86,7 @@ def cache_line(cache: RecordingCache) -> str:
 
 def tuning_line(use: TuningUse) -> str:
     """How many records of a file were used, and why the others were not."""
-    line = f"Tuning: {count(len(use.tiles), 'tile')} of {use.path} used"
+    line = f"Tuning: {count(len(use.choices), 'tile')} of {use.path} used"
     if use.held:
         line += f"; for {count(use.held, 'product')} the default is the best"
     reasons = ", ".join(f"{n:,} {why}" for why, n in use.ignored.items())
@@ -96,7 +96,7 @@ def tuning_line(use: TuningUse) -> str:
 def _tuning_json(use: TuningUse | None) -> dict[str, Any] | None:
     if use is None:
         return None
-    return {"records": str(use.path), "tuned": len(use.tiles), "held": use.held, "ignored": dict(use.ignored)}
+    return {"records": str(use.path), "tuned": len(use.choices), "held": use.held, "ignored": dict(use.ignored)}
 
 
 def _found(cache: RecordingCache, kind: str) -> str:

@@ -111,8 +111,8 @@ def _row(record: TuningRecord) -> tuple[str, str, str, str, str, str]:
     )
 
 
-def _tile(tile: Any) -> str:
-    return f"{tile.rows}, {tile.panel}, {tile.blocks}"
+def _tile(tile: dict[str, int]) -> str:
+    return ", ".join(str(size) for size in tile.values())
 
 
 def _micro(value: float) -> str:

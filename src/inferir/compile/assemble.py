@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from inferir import __version__
-from inferir.codegen.tvm.bucket_library import BuiltBucket, region_digest
+from inferir.codegen.library import BuiltBucket, region_digest
 from inferir.compile.compile_types import WEIGHTS, Captured, CompileOptions, DebugOptions
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.tokenizer.template_files import DEFAULT, template_file

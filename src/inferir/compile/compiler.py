@@ -19,10 +19,12 @@ from typing import Any
 
 import msgspec
 
+from inferir.codegen.backend import Context
+from inferir.codegen.backends import backend_for
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
 from inferir.codegen.cache.through import frontend_key, through_cache
-from inferir.codegen.tvm.bucket_library import BuiltBucket, build_buckets
-from inferir.codegen.tvm.tuning.tiles import NO_TILES
+from inferir.codegen.library import BuiltBucket, build_buckets
+from inferir.codegen.tunables import tuning_of
 from inferir.codegen.weights import packing
 from inferir.compile.artifact_folder import artifact_folder, check_place
 from inferir.compile.assemble import assemble
@@ -44,9 +46,9 @@ from inferir.frontend.source.export_tokenizer import TokenizerFacts
 from inferir.frontend.source.model_source import ModelSource, load_source
 from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning
 from inferir.ir.contract.artifact import TensorRecord
-from inferir.ir.contract.bucket import Bucket, default_buckets, parse_buckets
+from inferir.ir.contract.bucket import default_buckets, parse_buckets
 from inferir.ir.contract.target import Target
-from inferir.ir.errors import InferirError, TargetError
+from inferir.ir.errors import InferirError
 from inferir.ir.graph.graph import Graph
 from inferir.ir.graph.parser import parse_graph
 from inferir.ir.graph.printer import print_graph
@@ -79,7 +81,6 @@ def compile_model(
     say = progress or (lambda phase, done, total: None)
     report = CompileReport(Path(out))
     target = Target.named(options.target)
-    check_target(target)
     check_place(report.path)
     for kind in ("trace", "template", "build"):
         remove_abandoned_scratch(kind)
@@ -191,9 +192,11 @@ def lower(captured: Captured, options: CompileOptions, target: Target, debug: De
     )
 
 
-def buckets_of(options: CompileOptions) -> tuple[Bucket, ...]:
+def contexts_of(options: CompileOptions, target: Target) -> list[Context]:
+    """What the code of every bucket is made for."""
     most = options.max_num_batched_tokens
-    return parse_buckets(options.buckets, most) if options.buckets else default_buckets(most)
+    buckets = parse_buckets(options.buckets, most) if options.buckets else default_buckets(most)
+    return [Context(bucket, target, options.limits) for bucket in buckets]
 
 
 def build(
@@ -206,18 +209,20 @@ def build(
     tuning: Sequence[TuningRecord] = (),
 ) -> list[BuiltBucket]:
     """Libraries of all buckets, with the tiles that the records `tuning` have for their products."""
-    regions, buckets = [op.region for op in result.plan.ops], buckets_of(options)
+    backend = backend_for(target)
+    regions, contexts = [op.region for op in result.plan.ops], contexts_of(options, target)
     if options.tuning is not None:
-        report.tuning = use_records(options.tuning, tuning, all_products(regions, buckets, options.limits), target)
+        tunable = tuning_of(backend)
+        wanted = all_products(tunable, regions, contexts)
+        report.tuning = use_records(options.tuning, tuning, tunable, wanted, target)
+        contexts = [replace(context, choices=report.tuning.choices) for context in contexts]
     built = build_buckets(
+        backend,
         regions,
-        buckets,
-        target,
-        options.limits,
+        contexts,
         cache,
         options.jobs or len(os.sched_getaffinity(0)),
         lambda done, total: say("kernels", done, total),
-        NO_TILES if report.tuning is None else report.tuning.tiles,
     )
     report.reasons += [b.reason for b in built if b.reason]
     return built
@@ -268,11 +273,3 @@ def checkpoint(captured: Captured, source: ModelSource) -> Any:
             (folder.path / file).write_bytes(content)
         traced = TracedModel.load(folder.path)
     return traced.weights(source.weights)
-
-
-def check_target(target: Target) -> None:
-    """Whole models are compiled for CPUs only; without this, LLVM would make code for some CPU under a GPU's name."""
-    if target.kind != "cpu":
-        raise TargetError(
-            f"target {target.name} is a {target.kind} device; models can be compiled for CPUs only, so far"
-        )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inferir.codegen.backend import BucketMeta
+from inferir.codegen.backends import backend_for
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
-from inferir.codegen.tvm.bucket_library import BucketMeta, distinct, lower_bucket
+from inferir.codegen.library import distinct, lower_bucket
 from inferir.codegen.weights.packing import total_bytes
 from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
-from inferir.compile.compiler import buckets_of, capture, lower, resolve
+from inferir.compile.compiler import capture, contexts_of, lower, resolve
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.source.model_source import load_source
 from inferir.ir.contract.kv_groups import plan_slabs
@@ -97,5 +99,5 @@ def _io_bytes(result: PipelineResult, options: CompileOptions) -> int:
 
 def _metas(result: PipelineResult, options: CompileOptions, target: Target) -> list[BucketMeta]:
     """What the kernels of every bucket need, read off their text."""
-    regions = distinct(op.region for op in result.plan.ops)
-    return [lower_bucket(regions, b, target, options.limits)[1] for b in buckets_of(options)]
+    regions, backend = distinct(op.region for op in result.plan.ops), backend_for(target)
+    return [lower_bucket(backend, regions, context).meta for context in contexts_of(options, target)]

@@ -23,16 +23,10 @@ FORMAT_VERSION = 1
 """Version of the schema; a reader accepts exactly its own."""
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-Size = Annotated[int, msgspec.Meta(ge=1, le=2**20)]
+Choice = dict[str, Annotated[int, msgspec.Meta(ge=1, le=2**20)]]
+"""Sizes by name; the code generator knows which there are."""
+
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
-
-
-class TileRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """rows: most rows of a register tile; panel: rows per chunk; blocks: blocks of 64 columns per chunk."""
-
-    rows: Annotated[int, msgspec.Meta(ge=1, le=64)]
-    panel: Size
-    blocks: Size
 
 
 class TuningKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,8 +55,8 @@ class TuningRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     key: TuningKey
-    default: TileRecord
-    tile: TileRecord | None
+    default: Choice
+    tile: Choice | None
     default_seconds: Seconds
     seconds: Seconds
     spread: Seconds

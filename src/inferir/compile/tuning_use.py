@@ -1,19 +1,18 @@
-"""From tuning records to tiles: which records speak of the kernels that are to be built."""
+"""From tuning records to choices: which records speak of the kernels that are to be built."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from inferir.codegen.tvm.bucket_library import products
-from inferir.codegen.tvm.kernels.matmul import MatmulTile
-from inferir.codegen.tvm.tuning.tiles import NO_TILES, Product, Tiles, generator_version
-from inferir.compile.tuning_records import TileRecord, TuningKey, TuningRecord
-from inferir.ir.contract.bucket import Bucket
-from inferir.ir.contract.symbols import Limits
+from inferir.codegen.backend import Context
+from inferir.codegen.tunables import Product, Tuning
+from inferir.compile.tuning_records import TuningKey, TuningRecord
 from inferir.ir.contract.target import Target
+from inferir.ir.errors import TuningError
 from inferir.ir.graph.graph import Node
 
 OTHER_TARGET = "for another target"
@@ -26,49 +25,37 @@ FEWER_THREADS = "measured with fewer threads than another"
 class TuningUse:
     """What a compile took from a file of records.
 
-    tiles: those that differ from the generator's own choice; held: records that say that this choice is the best;
+    choices: those that differ from the generator's own, by product; held: records that say that its own is the best;
     ignored: how many records were not used, by reason.
     """
 
     path: Path
-    tiles: Tiles = field(default_factory=lambda: NO_TILES)
+    choices: Mapping[Product, Any] = field(default_factory=dict)
     held: int = 0
     ignored: Mapping[str, int] = field(default_factory=dict)
 
 
-def tuning_key(product: Product, target: Target, threads: int) -> TuningKey:
+def tuning_key(product: Product, tuning: Tuning, target: Target, threads: int) -> TuningKey:
     """The key under which the measurement of a product is recorded."""
-    return TuningKey(
-        k=product.k,
-        n=product.n,
-        dtype=product.dtype,
-        interleave=product.interleave,
-        lo=product.lo,
-        most=product.most,
-        target=target,
-        threads=threads,
-        generator=generator_version(),
-    )
-
-
-def tile_record(tile: MatmulTile) -> TileRecord:
-    return TileRecord(rows=tile.rows, panel=tile.panel, blocks=tile.blocks)
+    return TuningKey(**asdict(product), target=target, threads=threads, generator=tuning.version)
 
 
 def all_products(
-    regions: Iterable[Node], buckets: Iterable[Bucket], limits: Limits
-) -> dict[Product, tuple[Node, Bucket]]:
+    tuning: Tuning, regions: Iterable[Node], contexts: Iterable[Context]
+) -> dict[Product, tuple[Node, Context]]:
     """Every matrix product of every bucket, with a region and a bucket that have it."""
     nodes = list(regions)
-    found: dict[Product, tuple[Node, Bucket]] = {}
-    for bucket in buckets:
-        for product, region in products(nodes, bucket, limits).items():
-            found.setdefault(product, (region, bucket))
+    found: dict[Product, tuple[Node, Context]] = {}
+    for context in contexts:
+        for product, region in tuning.products(nodes, context).items():
+            found.setdefault(product, (region, context))
     return found
 
 
-def use_records(path: Path, records: Sequence[TuningRecord], wanted: Iterable[Product], target: Target) -> TuningUse:
-    """Choose among `records` those for the products `wanted` on `target`.
+def use_records(
+    path: Path, records: Sequence[TuningRecord], tuning: Tuning, wanted: Iterable[Product], target: Target
+) -> TuningUse:
+    """Choose among `records` those for the products `wanted` on `target`. Raises `TuningError` for a bad choice.
 
     Compiling does not depend on the machine that compiles: where a product was measured with several numbers of
     threads, the largest counts.
@@ -81,7 +68,7 @@ def use_records(path: Path, records: Sequence[TuningRecord], wanted: Iterable[Pr
         product = Product(key.k, key.n, key.dtype, key.interleave, key.lo, key.most)
         if key.target != target:
             ignored[OTHER_TARGET] += 1
-        elif key.generator != generator_version():
+        elif key.generator != tuning.version:
             ignored[OTHER_GENERATOR] += 1
         elif product not in shapes:
             ignored[OTHER_SHAPE] += 1
@@ -89,9 +76,12 @@ def use_records(path: Path, records: Sequence[TuningRecord], wanted: Iterable[Pr
             ignored[FEWER_THREADS] += 1
         else:
             best[product] = record
-    tiles = {p: _tile(r.tile) for p, r in best.items() if r.tile is not None and r.tile != r.default}
-    return TuningUse(path, tiles, len(best) - len(tiles), dict(ignored))
+    chosen = {p: _choice(path, tuning, r.tile) for p, r in best.items() if r.tile is not None and r.tile != r.default}
+    return TuningUse(path, chosen, len(best) - len(chosen), dict(ignored))
 
 
-def _tile(record: TileRecord) -> MatmulTile:
-    return MatmulTile(record.rows, record.panel, record.blocks)
+def _choice(path: Path, tuning: Tuning, record: Mapping[str, int]) -> Any:
+    try:
+        return tuning.choice(record)
+    except TuningError as error:
+        raise TuningError(f"{path}: {error}") from None

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from inferir.codegen.tvm.bucket_library import region_digest
+from inferir.codegen.library import region_digest
 from inferir.ir.graph.graph import Graph, Node
 from inferir.ir.graph.parser import parse_graph
 

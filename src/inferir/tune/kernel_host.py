@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from inferir.codegen.tvm.tuning.candidates import Race
-from inferir.codegen.tvm.tuning.tiles import Product
+from inferir.codegen.tunables import Product, Race
 from inferir.ir.contract import abi
 from inferir.ir.contract.kernel_args import KernelArg, Operand, Result
 from inferir.ir.errors import InferirError
@@ -134,7 +133,7 @@ def _tables(race: Race, weights: Weights, rows: int) -> _Tables:
     for column, arg in enumerate(race.args):
         fixed[:, 1 + column] = places[arg]
     tables = []
-    for kernel in range(len(race.tiles)):
+    for kernel in range(len(race.choices)):
         table = allocate(fixed.nbytes, "an operation table").view(np.int64)
         table[:] = fixed.reshape(-1)
         table[:: race.row_words] = kernel

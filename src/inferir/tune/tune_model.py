@@ -14,17 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from inferir.codegen.backend import Backend, Context
+from inferir.codegen.backends import backend_for
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
-from inferir.codegen.tvm.bucket_library import distinct
-from inferir.codegen.tvm.tuning.candidates import Race, build_races, lower_race
-from inferir.codegen.tvm.tuning.tiles import Product, candidates
+from inferir.codegen.library import distinct
+from inferir.codegen.tunables import Product, Race, Tuning, build_races, tuning_of
 from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions, Progress
-from inferir.compile.compiler import buckets_of, capture, check_target, lower, resolve
+from inferir.compile.compiler import capture, contexts_of, lower, resolve
 from inferir.compile.tuning_records import TuningKey, TuningRecord, read_records, write_records
-from inferir.compile.tuning_use import all_products, tile_record, tuning_key
+from inferir.compile.tuning_use import all_products, tuning_key
 from inferir.frontend.source.model_source import load_source
-from inferir.ir.contract.bucket import Bucket
-from inferir.ir.contract.symbols import Limits
 from inferir.ir.contract.target import Target, host_features, missing_features
 from inferir.ir.errors import InferirError, TargetError, TuningError
 from inferir.ir.graph.graph import Node
@@ -74,7 +73,7 @@ class TuneReport:
 class _Job:
     product: Product
     region: Node
-    bucket: Bucket
+    context: Context
     key: TuningKey
 
 
@@ -98,18 +97,19 @@ def tune_model(
     path = Path(out)
     records = _stored(path)
     target = Target.named(options.target)
-    check_target(target)
+    backend = backend_for(target)
+    tuning = tuning_of(backend)
     lacking = missing_features(target, host_features())
     if lacking:
         raise TargetError(f"kernels for {target.name} cannot be measured: this machine lacks {', '.join(lacking)}")
     cache = cache if cache is not None else CompileCache.from_env(CacheOptions())
     say = progress or (lambda phase, done, total: None)
     report = TuneReport(path, "", target, thread_count(how.threads))
-    jobs, limits = _jobs(spec, options, cache, say, report)
+    jobs = _jobs(spec, options, tuning, cache, say, report)
     todo = [j for j in jobs if how.again or j.key not in records]
     report.known = [records[j.key] for j in jobs if not how.again and j.key in records]
     write_records(path, records.values())  # a place that cannot be written to is found before anything is measured
-    runner = _Runner(report, records, limits, how, cache, say)
+    runner = _Runner(report, records, backend, how, cache, say)
     runner.run(todo, None if how.minutes is None else start + 60 * how.minutes, judge)
     report.left = len(todo) - len(report.measured)
     report.seconds = time.monotonic() - start
@@ -132,8 +132,8 @@ def _stored(path: Path) -> dict[TuningKey, TuningRecord]:
 
 
 def _jobs(
-    spec: str, options: CompileOptions, cache: CompileCache, say: Progress, report: TuneReport
-) -> tuple[list[_Job], Limits]:
+    spec: str, options: CompileOptions, tuning: Tuning, cache: CompileCache, say: Progress, report: TuneReport
+) -> list[_Job]:
     """The products of the model that have more than one candidate, small row counts first."""
     source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)
     say("trace", 0, 1)
@@ -144,16 +144,13 @@ def _jobs(
     result = lower(captured, options, report.target, DebugOptions())
     say("passes", 1, 1)
     report.model = captured.facts.name
-    limits = options.limits
     regions = distinct(op.region for op in result.plan.ops).values()
-    features = frozenset(report.target.features)
-    found = all_products(regions, buckets_of(options), limits)
-    jobs = [
-        _Job(product, region, bucket, tuning_key(product, report.target, report.threads))
-        for product, (region, bucket) in found.items()
-        if len(candidates(product, features)) > 1
+    found = all_products(tuning, regions, contexts_of(options, report.target))
+    return [
+        _Job(product, region, context, tuning_key(product, tuning, report.target, report.threads))
+        for product, (region, context) in found.items()
+        if len(tuning.candidates(product, report.target)) > 1
     ]
-    return jobs, limits
 
 
 class _Runner:
@@ -163,15 +160,16 @@ class _Runner:
         self,
         report: TuneReport,
         records: dict[TuningKey, TuningRecord],
-        limits: Limits,
+        backend: Backend,
         how: TuneOptions,
         cache: CompileCache,
         say: Progress,
     ) -> None:
-        self._report, self._records, self._limits = report, records, limits
+        self._report, self._records, self._backend = report, records, backend
         self._how, self._cache, self._say = how, cache, say
         self._processes = how.jobs or len(os.sched_getaffinity(0))
         self._weights: Weights | None = None
+        self._tuning = tuning_of(backend)
 
     def run(self, todo: Sequence[_Job], end: float | None, judge: Judge | None) -> None:
         """Work through `todo` until `end` on the monotonic clock. Builds and measurements never run side by side."""
@@ -181,8 +179,8 @@ class _Runner:
             if _over(end):
                 return
             self._say("build", built, len(todo))
-            races = [self._lower(job) for job in batch]
-            libraries = build_races(races, self._report.target, self._cache, self._processes)
+            races = [self._tuning.race(job.product, job.region, job.context) for job in batch]
+            libraries = build_races(self._backend, races, self._report.target, self._cache, self._processes)
             built += len(batch)
             self._say("build", built, len(todo))
             for job, race, library in zip(batch, races, libraries, strict=True):
@@ -192,27 +190,24 @@ class _Runner:
                 self._keep(job, race, (judge or self._judge)(race, library))
                 self._say("measure", len(self._report.measured), len(todo))
 
-    def _lower(self, job: _Job) -> Race:
-        return lower_race(job.product, job.region, job.bucket, self._report.target, self._limits)
-
     def _judge(self, race: Race, library: bytes) -> Verdict:
         nbytes = Weights.size(weight_bytes(race))
         if self._weights is None or len(self._weights.memory) < nbytes:
             self._weights = None  # give the smaller memory back first
             self._weights = Weights(nbytes)
         with KernelHost(race, library, self._weights, self._report.threads) as host:
-            return decide(len(race.tiles), self._how.rounds, host.measure)
+            return decide(len(race.choices), self._how.rounds, host.measure)
 
     def _keep(self, job: _Job, race: Race, verdict: Verdict) -> None:
         """Record a verdict, in the file as well."""
         record = TuningRecord(
             key=job.key,
-            default=tile_record(race.tiles[0]),
-            tile=tile_record(race.tiles[verdict.winner]) if verdict.winner else None,
+            default=self._tuning.record(race.choices[0]),
+            tile=self._tuning.record(race.choices[verdict.winner]) if verdict.winner else None,
             default_seconds=verdict.default.median,
             seconds=(verdict.best if verdict.winner else verdict.default).median,
             spread=max(verdict.default.spread, verdict.best.spread),
-            candidates=len(race.tiles),
+            candidates=len(race.choices),
             rounds=self._how.rounds,
         )
         self._records[job.key] = record

@@ -8,12 +8,10 @@ import pytest
 import torch
 from kernel_arguments import in_order
 
-from inferir.codegen.backend import KernelSource
-from inferir.codegen.triton.backend import TritonBackend
+from inferir.codegen.triton.backend import lower_region
 from inferir.codegen.triton.build.interpret import Run, run_interpreted
-from inferir.ir.contract.bucket import Bucket
+from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.ir.contract.kernel_args import Operand, Result
-from inferir.ir.contract.target import Target
 from inferir.ir.graph.dims import Dim, R, T
 from inferir.ir.graph.dtypes import DType, torch_dtype
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
@@ -267,7 +265,7 @@ def make_case(name: str, dtype: DType) -> Case:
             operands.append(rows.view(-1, *[1] * (len(shape) - 1)).expand(shape).to(torch.int32).contiguous())
         else:
             operands.append(torch.randn(shape, generator=generator).to(torch_dtype(value.type.dtype)))
-    kernel = TritonBackend().lower(f"test_{name}", region, Bucket(1, 2), Target.named("sm_90"))
+    kernel = lower_region(f"test_{name}", region)
     return Case(region, kernel, operands, run_body(region.attrs["body"], operands))
 
 

@@ -33,10 +33,10 @@ def test_writers_at_the_same_time_leave_whole_files(tmp_path: Path) -> None:
 
 def test_every_kernel_stands_at_the_same_line(case: Any, tmp_path: Path) -> None:
     """Triton's cache keys and error messages hold the line, so it may not vary."""
-    lines = case.kernel.text.splitlines()
+    lines = case.kernel.source.splitlines()
     assert lines[5] == "@triton.jit"
     assert lines[6].startswith(f"def {case.kernel.name}(")
-    assert load_function(write_module(case.kernel.text, tmp_path), case.kernel.name).starting_line_number == 6
+    assert load_function(write_module(case.kernel.source, tmp_path), case.kernel.name).starting_line_number == 6
 
 
 def test_a_module_that_does_not_import_is_named(tmp_path: Path) -> None:

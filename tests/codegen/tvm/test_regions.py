@@ -8,6 +8,7 @@ import torch
 from kernel_arguments import in_order
 from matmul_regions import KINDS, LIMITS, Linear, bias_and_residual
 
+from inferir.codegen.backend import Context
 from inferir.codegen.tvm.regions import lower_region
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.target import Target
@@ -29,7 +30,7 @@ def run(runner: Callable, aligned: Callable) -> Callable[..., list[torch.Tensor]
     def go(
         region: Node, tensors: Sequence[torch.Tensor], rows: int, bucket: Bucket, target: Target
     ) -> list[torch.Tensor]:
-        lowered = lower_region("k", region, bucket, target, LIMITS)
+        lowered = lower_region("k", region, Context(bucket, target, LIMITS))
         body = region.attrs["body"]
         wants = run_body(body, tensors)
         results = [aligned(np.zeros_like(_array(w))) for w in wants]
@@ -69,10 +70,11 @@ def test_a_row_is_the_same_in_every_bucket(run: Callable, target: Target) -> Non
 
 
 def test_refusals_name_region_and_reason() -> None:
+    context = Context(Bucket(1, 2), Target.host(), LIMITS)
     m = Linear(DType.F32, 32, 64)
     shifted = m.b.op("tensor.slice", m.y, dim=1, start=8, stop=40)
     with pytest.raises(CodegenError, match=r"region linear .*: an epilogue of 64 columns cannot produce"):
-        lower_region("k", m.region(shifted), Bucket(1, 2), Target.host(), LIMITS)
+        lower_region("k", m.region(shifted), context)
     two = m.b.op("tensor.add", m.y, m.b.op("tensor.linear_packed", m.x, m.w, n=64))
     with pytest.raises(CodegenError, match=r"2 tensor\.linear_packed ops in one region"):
-        lower_region("k", m.region(two), Bucket(1, 2), Target.host(), LIMITS)
+        lower_region("k", m.region(two), context)

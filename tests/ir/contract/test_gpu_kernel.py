@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from inferir.ir.contract.gpu_kernel import GpuKernel
+from inferir.ir.contract.gpu_kernel import GpuKernel, GpuLibrary
 from inferir.ir.errors import ArtifactError
 
 KERNEL = GpuKernel(
@@ -25,18 +25,19 @@ KERNEL = GpuKernel(
     launch_cooperative_grid=False,
     versions={"triton": "3.7.1"},
 )
+LIBRARY = GpuLibrary(kernels=(KERNEL, KERNEL))
 
 
 def test_bytes_round_trip() -> None:
-    assert GpuKernel.from_bytes(KERNEL.to_bytes()) == KERNEL
-    assert KERNEL.to_bytes() == KERNEL.to_bytes()
+    assert GpuLibrary.from_bytes(LIBRARY.to_bytes()) == LIBRARY
+    assert LIBRARY.to_bytes() == LIBRARY.to_bytes()
 
 
 def test_damage_is_named() -> None:
-    data = KERNEL.to_bytes()
+    data = LIBRARY.to_bytes()
     for bad in (b"", data[:-3], data.replace(b"num_warps", b"num_wraps"), data.replace(b"*i32", b"\xff\xff\xff\xff")):
-        with pytest.raises(ArtifactError, match="kernels/k is no compiled GPU kernel"):
-            GpuKernel.from_bytes(bad, "kernels/k")
-    later = msgspec.structs.replace(KERNEL, format=2)
+        with pytest.raises(ArtifactError, match="kernels/k is no library of GPU kernels"):
+            GpuLibrary.from_bytes(bad, "kernels/k")
+    later = msgspec.structs.replace(LIBRARY, format=2)
     with pytest.raises(ArtifactError, match="kernel format 2, expected 1; compile again"):
-        GpuKernel.from_bytes(later.to_bytes())
+        GpuLibrary.from_bytes(later.to_bytes())

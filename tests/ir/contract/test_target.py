@@ -14,6 +14,17 @@ FULL = (
 )
 
 
+@pytest.mark.parametrize("name", ["cuda:sm_90", "cpu:x86-64-v3"])
+def test_the_kind_may_stand_before_a_name(name: str) -> None:
+    assert Target.named(name) is TARGETS[name.partition(":")[2]]
+
+
+@pytest.mark.parametrize("name", ["cpu:sm_90", "sm_10", "cuda:", "rocm:gfx942"])
+def test_an_unknown_target_is_an_error_that_lists_the_known_ones(name: str) -> None:
+    with pytest.raises(TargetError, match=f"unknown target '{name}'; known: host, .*, cuda:sm_90, cuda:sm_80"):
+        Target.named(name)
+
+
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_records_round_trip_through_json(name: str) -> None:
     target = Target.named(name)

@@ -7,23 +7,20 @@ from typing import Any
 import pytest
 import triton
 
-from inferir.codegen.backend import KernelSource
-from inferir.codegen.triton.backend import TritonBackend
+from inferir.codegen.triton.backend import lower_region
 from inferir.codegen.triton.build.compile_kernel import compile_kernel
 from inferir.codegen.triton.build.ptx_metrics import opcodes, usage
-from inferir.ir.contract.bucket import Bucket
-from inferir.ir.contract.gpu_kernel import GpuKernel
+from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError, TargetError
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.dtypes import DType
 
 H100, A100 = Target.named("sm_90"), Target.named("sm_80")
-BUCKET = Bucket(1, 2)
 
 
 def test_every_kind_of_region_compiles_without_spills(case: Any, name: str) -> None:
-    kernel = GpuKernel.from_bytes(TritonBackend().build(case.kernel, BUCKET, H100))
+    kernel = compile_kernel(case.kernel, H100)
     assert kernel.name == case.kernel.name
     assert kernel.params == tuple(f"*{kind}" for _, kind in case.kernel.params)
     assert kernel.grid == case.kernel.grid
@@ -45,9 +42,7 @@ def test_rows_are_moved_in_wide_loads_and_stores(case: Any) -> None:
 @pytest.fixture
 def norm(body: Any) -> KernelSource:
     region = body.region(body.op("nn.rms_norm", body.arg(T, 1024), body.arg(1024), eps=1e-6))
-    kernel = TritonBackend().lower("norm", region, BUCKET, H100)
-    assert isinstance(kernel, KernelSource)
-    return kernel
+    return lower_region("norm", region)
 
 
 def test_what_a_launch_needs_is_recorded(norm: KernelSource, dtype: DType) -> None:
@@ -85,7 +80,7 @@ def test_a_kernel_for_any_pointer_has_no_wide_loads(norm: KernelSource) -> None:
 def test_multiplications_and_additions_are_not_fused(body: Any) -> None:
     x, y = body.arg(T, 1024), body.arg(T, 1024)
     region = body.region(body.op("tensor.add", body.op("tensor.mul", x, y), y))
-    kernel = TritonBackend().lower("muladd", region, BUCKET, H100)
+    kernel = lower_region("muladd", region)
     assert opcodes(compile_kernel(kernel, H100).image).count("FFMA") == 0
     fused = compile_kernel(kernel, H100, options={"enable_fp_fusion": True})
     assert opcodes(fused.image).count("FFMA") > 0
@@ -102,11 +97,11 @@ def test_misuse_is_refused(norm: KernelSource) -> None:
         compile_kernel(norm, H100, options={"num_warp": 4})
     with pytest.raises(TargetError, match="target x86-64-v3 is no CUDA device"):
         compile_kernel(norm, Target.named("x86-64-v3"))
-    broken = dataclasses.replace(norm, text=norm.text + "    tl.store(o0 + undefined, 1.0)\n")
+    broken = dataclasses.replace(norm, source=norm.source + "    tl.store(o0 + undefined, 1.0)\n")
     with pytest.raises(CodegenError, match=r"kernel norm for sm_90: .*undefined"):
         compile_kernel(broken, H100)
     with pytest.raises(CodegenError, match="SyntaxError"):
-        compile_kernel(dataclasses.replace(norm, text="def norm(:"), H100)
+        compile_kernel(dataclasses.replace(norm, source="def norm(:"), H100)
     for tool in (usage, opcodes):
         with pytest.raises(CodegenError, match=r"cuobjdump|nvdisasm"):
             tool(b"not a cubin")

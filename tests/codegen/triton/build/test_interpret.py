@@ -4,8 +4,8 @@ import pytest
 import torch
 import triton
 
-from inferir.codegen.backend import KernelSource
 from inferir.codegen.triton.build.interpret import Run, repair, run_interpreted
+from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.codegen.triton.rowwise import HEAD
 from inferir.ir.errors import CodegenError
 

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferir.codegen.backend import BuildJob
 from inferir.codegen.tvm.build import build_module as build
 from inferir.codegen.tvm.build.build_module import build_module
-from inferir.codegen.tvm.build.parallel_build import BuildJob, build_many
+from inferir.codegen.tvm.build.parallel_build import build_many
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
 
@@ -75,7 +76,7 @@ def test_ctrl_c_ends_the_workers_quietly(host: Target) -> None:
     program = f"""
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from inferir.codegen.tvm.build.parallel_build import BuildJob, build_many
+from inferir.codegen.tvm.build.parallel_build import build_many
 from inferir.ir.contract.target import Target
 jobs = [BuildJob("a", {_module(1)!r}, Target.named({host.name!r}))] * 50
 try:

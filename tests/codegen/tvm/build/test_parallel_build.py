@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from serving import alive
 
+from inferir.codegen.backend import BuildJob
 from inferir.codegen.tvm.build import build_worker
 from inferir.codegen.tvm.build import parallel_build as build_pool
 from inferir.codegen.tvm.build.build_worker import Worker, WorkerDiedError
-from inferir.codegen.tvm.build.parallel_build import BuildJob, build_many
+from inferir.codegen.tvm.build.parallel_build import build_many
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
 
@@ -149,7 +150,7 @@ def test_modules_in_the_current_folder_are_not_imported(
 
 PARENT = """
 import sys
-from inferir.codegen.tvm.build.parallel_build import BuildJob, build_many
+from inferir.codegen.tvm.build.parallel_build import build_many
 from inferir.ir.contract.target import Target
 jobs = [BuildJob(str(i), sys.argv[1].replace("AMOUNT", str(i)), Target.named(sys.argv[2])) for i in range(10_000)]
 build_many(jobs, workers=2, progress=lambda done, total: print(done, flush=True))

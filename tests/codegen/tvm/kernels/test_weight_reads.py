@@ -14,8 +14,10 @@ from kernel_arguments import in_order
 from matmul_regions import Linear
 from small_limits import limits
 
+from inferir.codegen.backend import Context
+from inferir.codegen.tunables import Product
 from inferir.codegen.tvm.regions import lower_region
-from inferir.codegen.tvm.tuning.tiles import Product, candidates
+from inferir.codegen.tvm.tuning.tiles import candidates
 from inferir.ir.contract.bucket import default_buckets
 from inferir.ir.contract.target import TARGETS, Target
 from inferir.ir.graph.dims import R
@@ -61,7 +63,7 @@ def test_each_block_of_a_weight_belongs_to_one_chunk(
     runner: Callable, aligned: Callable, host: Target, dtype: DType, kind: Callable
 ) -> None:
     m, region = kind(dtype)
-    lowered = [lower_region(b.name.replace("-", "_"), region, b, host, LIMITS) for b in MEMORY_BOUND]
+    lowered = [lower_region(b.name.replace("-", "_"), region, Context(b, host, LIMITS)) for b in MEMORY_BOUND]
     step = runner([one.kernels[0] for one in lowered], host, 1)
     result = region.attrs["body"].outputs[0].type
     for number, (bucket, one) in enumerate(zip(MEMORY_BOUND, lowered, strict=True)):
@@ -96,7 +98,7 @@ def test_panels_of_many_rows_share_blocks_in_turn(runner: Callable, aligned: Cal
     many = default_buckets(rows)[-1]
     assert many not in MEMORY_BOUND
     region = m.region(m.b.op("tensor.cast", m.y, dtype=DType.F32))
-    (kernel,) = (one := lower_region("many", region, many, host, limits(max_rows=rows))).kernels
+    (kernel,) = (one := lower_region("many", region, Context(many, host, limits(max_rows=rows)))).kernels
     step = runner([kernel], host, 1)
     x, packed = operands(m, rows)
     out = aligned(np.zeros((rows, 9 * 64), np.float32))

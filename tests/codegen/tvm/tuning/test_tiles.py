@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,16 +11,20 @@ import torch
 from kernel_arguments import in_order
 from matmul_regions import KINDS, LIMITS, Linear, bias_and_residual, logits, plain
 
+from inferir.codegen.backend import Context
 from inferir.codegen.cache.compile_cache import CompileCache
-from inferir.codegen.tvm.bucket_library import bucket_key, distinct, lower_bucket, products
+from inferir.codegen.library import bucket_key, distinct, lower_bucket
+from inferir.codegen.tunables import Product, build_races
+from inferir.codegen.tvm.backend import BACKEND
 from inferir.codegen.tvm.kernels.matmul import MatmulTile
 from inferir.codegen.tvm.kernels.microkernel import most_rows
 from inferir.codegen.tvm.regions import lower_region
-from inferir.codegen.tvm.tuning.candidates import build_races, lower_race
-from inferir.codegen.tvm.tuning.tiles import Product, candidates, generator_version
+from inferir.codegen.tvm.tuning.candidates import TileTuning
+from inferir.codegen.tvm.tuning.tiles import candidates, default_tile, generator_version, products
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.kernel_args import Operand, Result
 from inferir.ir.contract.target import TARGETS, Target
+from inferir.ir.errors import TuningError
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Node
 from inferir.ir.graph.interpreter import run_body
@@ -28,7 +33,7 @@ CPUS = [t for t in TARGETS.values() if t.kind == "cpu"]
 
 
 def product(region: Node, bucket: Bucket) -> Product:
-    (found,) = products([region], bucket, LIMITS)
+    (found,) = products([region], Context(bucket, CPUS[0], LIMITS))
     return found
 
 
@@ -55,7 +60,7 @@ def test_candidates(target: Target, most: int, k: int, n: int) -> None:
     features = frozenset(target.features)
     wanted = Product(k, n, "bf16", 1, most // 2 + 1, most)
     found = candidates(wanted, features)
-    assert found[0] == wanted.default(features)
+    assert found[0] == default_tile(wanted, features)
     assert len(set(found)) == len(found) <= 20
     for tile in found:
         assert 1 <= tile.rows <= min(most, most_rows(1, "bf16", features))
@@ -78,7 +83,7 @@ def test_every_candidate_has_the_bits_of_the_default(
     wanted = product(region, bucket)
     tiles = candidates(wanted, frozenset(host.features))
     assert len(tiles) > 2
-    lowered = [lower_region(f"k{i}", region, bucket, host, LIMITS, {wanted: t}) for i, t in enumerate(tiles)]
+    lowered = [lower_region(f"k{i}", region, Context(bucket, host, LIMITS, {wanted: t})) for i, t in enumerate(tiles)]
     tensors = m.tensors(rows)
     (like,) = run_body(region.attrs["body"], tensors)
     step = runner([one.kernels[0] for one in lowered], host, 1)
@@ -95,10 +100,10 @@ def test_a_tile_is_used_where_it_belongs(host: Target) -> None:
     region = bias_and_residual(DType.BF16)[1]
     wanted = product(region, Bucket(2, 5))
     tiles = {wanted: MatmulTile(2, 4, 2)}
-    tuned = lower_region("k", region, Bucket(2, 5), host, LIMITS, tiles)
+    tuned = lower_region("k", region, Context(Bucket(2, 5), host, LIMITS, tiles))
     assert tuned.tile == {"rows": 2, "panel": 4, "blocks": 2, "tuned": 1}
-    other = lower_region("k", region, Bucket(5, 9), host, LIMITS, tiles)
-    assert other == lower_region("k", region, Bucket(5, 9), host, LIMITS)
+    other = lower_region("k", region, Context(Bucket(5, 9), host, LIMITS, tiles))
+    assert other == lower_region("k", region, Context(Bucket(5, 9), host, LIMITS))
     assert "tuned" not in other.tile
 
 
@@ -107,27 +112,30 @@ def test_tiles_change_the_key_and_the_kernels_of_their_bucket_only(host: Target)
     regions = distinct([region])
     mine, other = Bucket(2, 5), Bucket(5, 9)
     tiles = {product(region, mine): MatmulTile(1, 4, 2)}
-    plainly, tuned = bucket_key(regions, mine, host, LIMITS), bucket_key(regions, mine, host, LIMITS, tiles)
+    plain_, with_tiles = Context(mine, host, LIMITS), Context(mine, host, LIMITS, tiles)
+    plainly, tuned = bucket_key(BACKEND, regions, plain_), bucket_key(BACKEND, regions, with_tiles)
     assert plainly.digest != tuned.digest
     assert "tiles" not in plainly.components
-    changed = bucket_key(regions, mine, host, LIMITS, {product(region, mine): MatmulTile(2, 4, 2)})
+    another = Context(mine, host, LIMITS, {product(region, mine): MatmulTile(2, 4, 2)})
+    changed = bucket_key(BACKEND, regions, another)
     assert len({plainly.digest, tuned.digest, changed.digest}) == 3
-    assert bucket_key(regions, other, host, LIMITS, tiles) == bucket_key(regions, other, host, LIMITS)
-    source, meta = lower_bucket(regions, mine, host, LIMITS, tiles)
-    assert source != lower_bucket(regions, mine, host, LIMITS)[0]
-    assert meta.kernels[0].tile == {"rows": 1, "panel": 4, "blocks": 2, "tuned": 1}
+    elsewhere = Context(other, host, LIMITS)
+    assert bucket_key(BACKEND, regions, replace(elsewhere, choices=tiles)) == bucket_key(BACKEND, regions, elsewhere)
+    lowered = lower_bucket(BACKEND, regions, with_tiles)
+    assert lowered.kernels != lower_bucket(BACKEND, regions, plain_).kernels
+    assert lowered.meta.kernels[0].tile == {"rows": 1, "panel": 4, "blocks": 2, "tuned": 1}
 
 
 def test_libraries_of_a_race_come_from_the_cache(host: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     region = plain(DType.F32)[1]
     bucket = Bucket(2, 4)
-    race = lower_race(product(region, bucket), region, bucket, host, LIMITS)
-    assert race.tiles == candidates(race.product, frozenset(host.features))
+    race = TileTuning().race(product(region, bucket), region, Context(bucket, host, LIMITS))
+    assert race.choices == candidates(race.product, frozenset(host.features))
     assert race.args == (Operand(0), Operand(1), Result(0))
     cache = CompileCache(None)
-    first = build_races([race], host, cache)
-    monkeypatch.setattr("inferir.codegen.tvm.tuning.candidates.build_many", None)
-    assert build_races([race], host, cache) == first
+    first = build_races(BACKEND, [race], host, cache)
+    monkeypatch.setattr("inferir.codegen.tvm.backend.build_many", None)
+    assert build_races(BACKEND, [race], host, cache) == first
     assert first[0].startswith(b"\x7fELF")
 
 
@@ -135,3 +143,22 @@ def test_the_generator_version_names_source_and_compiler() -> None:
     digest, _, rest = generator_version().partition(", ")
     assert len(digest) == 16
     assert rest.startswith("apache-tvm ")
+
+
+def test_a_record_becomes_the_tile_it_was_made_of() -> None:
+    tuning = TileTuning()
+    assert tuning.record(MatmulTile(1, 2, 3)) == {"rows": 1, "panel": 2, "blocks": 3}
+    assert tuning.choice({"rows": 1, "panel": 2, "blocks": 3}) == MatmulTile(1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"rows": 65, "panel": 2, "blocks": 3}, "rows of a tile is 65"),
+        ({"rows": 1, "panel": 2}, "blocks of a tile is missing"),
+        ({"rows": 1, "panel": 2, "blocks": 3, "vectors": 2}, "vectors of a tile is 2"),
+    ],
+)
+def test_what_can_be_no_tile_is_refused(record: dict[str, int], reason: str) -> None:
+    with pytest.raises(TuningError, match=reason):
+        TileTuning().choice(record)

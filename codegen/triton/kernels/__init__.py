@@ -1,0 +1,1 @@
+"""Lowerings of regions, one file per anchor."""
