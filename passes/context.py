@@ -20,8 +20,6 @@ PACKED = "packed"
 WEIGHTS_FOLDED = "weights-folded"
 REGIONS = "regions"
 
-SOURCES = frozenset({"core.input", "core.weight", "core.scalar", "core.constant"})
-
 
 class Pass(Protocol):
     """A rewrite of a whole graph. Implementations are frozen dataclasses whose fields are the options.

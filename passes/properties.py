@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from inferir.ir.graph.dims import R, T
 from inferir.ir.graph.graph import Graph
+from inferir.ir.graph.registry import opdef
 from inferir.passes.canonicalise.fold_weights import static_nodes
 from inferir.passes.context import (
     PACKED,
@@ -30,7 +31,7 @@ def _token_major(graph: Graph) -> str | None:
 
 def _positions_tabulated(graph: Graph) -> str | None:
     for node in graph.nodes:
-        if node.op not in ("tensor.embedding", "tensor.gather_rows"):
+        if not opdef(node.op).lookup:
             for value in node.operands:
                 if value.op == "core.input" and value.node.attrs["name"] == "positions":
                     return f"{node.op} computes with positions"
@@ -55,14 +56,14 @@ def _sampled(graph: Graph) -> str | None:
 
 def _weights_folded(graph: Graph) -> str | None:
     for node in static_nodes(graph):
-        if node.op not in ("core.weight", "core.scalar") and node.op != "kernel.region":
+        if not opdef(node.op).source and node.op != "kernel.region":
             return f"{node.op} depends on weights alone"
     return None
 
 
 def _regions(graph: Graph) -> str | None:
-    known = ("core.input", "core.weight", "kernel.region")
-    return next((f"{n.op} is in no region" for n in graph.nodes if n.op not in known), None)
+    outside = (n.op for n in graph.nodes if n.op != "kernel.region" and not opdef(n.op).source)
+    return next((f"{op} is in no region" for op in outside), None)
 
 
 CHECKS: dict[str, Callable[[Graph], str | None]] = {

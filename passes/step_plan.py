@@ -9,6 +9,7 @@ from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.manifest import ALIGNMENT, ArenaArg, Arg, InputArg, KVArg, OutputArg, WeightArg
 from inferir.ir.errors import PassError
 from inferir.ir.graph.graph import Graph, Node, Value
+from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.types import TensorType
 
 
@@ -65,13 +66,13 @@ def plan(graph: Graph, bounds: Mapping[str, int], kv: tuple[KVCacheGroup, ...] =
 
     Raises `PassError` for a node that is no region, or a symbol without bound.
     """
-    regions = [n for n in graph.nodes if n.op not in ("core.input", "core.weight")]
+    regions = [n for n in graph.nodes if not opdef(n.op).source]
     for node in regions:
         if node.op != "kernel.region":
             raise PassError(f"plan: {node.op} in {node.loc.module or 'the graph'} is not in a kernel")
     caches = {name: KVArg(i, layer, t.role) for i, group in enumerate(kv) for name, layer, t in group.caches()}
     places: dict[Value, Arg] = {
-        v: _source(v, caches) for n in graph.nodes if n.op in ("core.input", "core.weight") for v in n.results
+        v: _source(v, caches) for n in graph.nodes if opdef(n.op).source for v in n.results
     }
     aliased = _follow_caches(regions, places)
     outputs = _outputs(graph, places, bounds)
@@ -87,6 +88,8 @@ def plan(graph: Graph, bounds: Mapping[str, int], kv: tuple[KVCacheGroup, ...] =
 
 
 def _source(value: Value, caches: Mapping[str, KVArg]) -> Arg:
+    if value.op == "core.scalar":
+        raise PassError(f"plan: {value.op} in {value.node.loc.module or 'the graph'} is not in a kernel")
     name = str(value.node.attrs["name"])
     return WeightArg(name) if value.op == "core.weight" else caches.get(name) or InputArg(name)
 

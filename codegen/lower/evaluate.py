@@ -20,7 +20,7 @@ from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Node, Value
-from inferir.ir.graph.registry import ELEMENTWISE, REDUCTION, has_trait
+from inferir.ir.graph.registry import opdef
 
 _LOGICAL = frozenset({"tensor.logical_and", "tensor.logical_or", "tensor.logical_not"})
 _MOST_ROWS = 2**31
@@ -65,9 +65,9 @@ class Evaluator(Generic[V]):
             return self.value(node.operands[0], VIEWS[node.op](node, place, self.row, e.contiguous))
         if node.op in _OTHERS:
             return _OTHERS[node.op](self, node, place)
-        if has_trait(node.op, REDUCTION):
+        if opdef(node.op).reduction:
             return e.reduce(self, node, place)
-        if has_trait(node.op, ELEMENTWISE) and node.op in e.ops:
+        if opdef(node.op).elementwise and node.op in e.ops:
             return self._elementwise(node, place)
         raise CodegenError(f"{node.op} has no row-wise form")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.graph import Graph, Node, Value
-from inferir.ir.graph.registry import REDUCTION, has_trait
+from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import axis as normal_axis
 
@@ -92,7 +92,7 @@ def find_roots(body: Graph) -> list[Root]:
     for node in body.nodes:
         base = max((level[v] + (v in reductions) for v in node.operands), default=0)
         level.update(dict.fromkeys(node.results, base))
-        if has_trait(node.op, REDUCTION):
+        if opdef(node.op).reduction:
             reductions[node.result] = base
     results = [Root(v, level[v] + (v in reductions), i) for i, v in enumerate(body.outputs)]
     return [*(Root(v, at) for v, at in reductions.items()), *results]

@@ -23,7 +23,7 @@ from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dims import dim_str
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph, Value
-from inferir.ir.graph.registry import REDUCTION, has_trait
+from inferir.ir.graph.registry import opdef
 
 TILE = 1024  # elements per program where rows can be cut
 LIMIT = 32768  # elements per program where they cannot
@@ -61,7 +61,7 @@ class _RowKernel:
         self.body = body
         self.row = row_symbol(body)
         self.pointers = {v: f"p{i}" for i, v in enumerate(body.inputs)}
-        self.whole = any(has_trait(n.op, REDUCTION) for n in body.nodes)
+        self.whole = any(opdef(n.op).reduction for n in body.nodes)
         self.shapes = {self._own_shape(v) for v in body.outputs}
 
     def lower(self) -> KernelSource:

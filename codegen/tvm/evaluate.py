@@ -21,7 +21,7 @@ from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Node, Value
-from inferir.ir.graph.registry import ELEMENTWISE, has_trait
+from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.types import TensorType
 
 Index = tuple[Affine, ...]
@@ -91,7 +91,7 @@ class Evaluator:
             raise CodegenError("a scalar needs the element type of its user")
         if node.op in _VIEWS:
             return _VIEWS[node.op](self, node, row, index, lanes)
-        if has_trait(node.op, ELEMENTWISE):
+        if opdef(node.op).elementwise:
             return self._elementwise(node, row, index, lanes)
         raise CodegenError(f"{node.op} has no element-wise form")
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.source import f32, splat, vtype
 from inferir.ir.errors import CodegenError
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Attrs
 
 Emit = Callable[[Sequence[str], int], str]
 

@@ -26,6 +26,7 @@ from inferir.ir.graph.dtypes import DType, from_torch, torch_dtype
 from inferir.ir.graph.graph import Graph, Value
 from inferir.ir.graph.parser import parse_graph
 from inferir.ir.graph.printer import print_graph
+from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.types import TensorType
 from inferir.ir.graph.verifier import verify
 
@@ -221,7 +222,7 @@ def position_limit(graph: Graph) -> int:
     positions = graph.inputs[graph.input_names.index("positions")]
     limits = []
     for node in graph.nodes:
-        if node.op in ("tensor.embedding", "tensor.gather_rows"):
+        if opdef(node.op).lookup:
             table, index = node.operands
             offset = _offset(index, positions)
             if offset is not None and isinstance(table.type.shape[0], int):
@@ -235,7 +236,7 @@ def _offset(index: Value, positions: Value) -> int | None:
     """c if `index` is positions + c, else None."""
     if index is positions:
         return 0
-    if index.op in ("tensor.view", "tensor.cast", "tensor.expand"):
+    if opdef(index.op).quiet:
         return _offset(index.node.operands[0], positions)
     if index.op == "tensor.add":
         for value, other in (index.node.operands, reversed(index.node.operands)):

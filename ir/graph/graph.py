@@ -12,68 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from inferir.ir.errors import IRError
+from inferir.ir.graph.attrs import Attrs, AttrValue
 from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.registry import infer_types, opdef
 from inferir.ir.graph.types import TensorType
-
-AttrValue = Any  # None | bool | int | float | str | DType | Dim | tuple of these | Graph
-
-
-class Attrs(Mapping[str, AttrValue]):
-    """An immutable, ordered-by-name mapping of attributes."""
-
-    __slots__ = ("_items",)
-
-    def __init__(self, items: Mapping[str, AttrValue] | None = None) -> None:
-        self._items: dict[str, AttrValue] = {k: _freeze(items[k]) for k in sorted(items)} if items else {}
-
-    def __getitem__(self, key: str) -> AttrValue:
-        return self._items[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Attrs)
-            and self._items.keys() == other._items.keys()
-            and all(_identical(v, other._items[k]) for k, v in self._items.items())
-        )
-
-    def __hash__(self) -> int:
-        return hash(tuple(self._items))
-
-    def __repr__(self) -> str:
-        return f"Attrs({self._items!r})"
-
-    def replace(self, **changes: AttrValue) -> Attrs:
-        return Attrs({**self._items, **changes})
-
-
-def _identical(a: AttrValue, b: AttrValue) -> bool:
-    """Equality that tells 1, 1.0 and true apart, and 0.0 from -0.0."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, tuple):
-        return len(a) == len(b) and all(map(_identical, a, b))
-    if isinstance(a, float):
-        return repr(a) == repr(b)
-    return bool(a == b)
-
-
-def _freeze(value: AttrValue) -> AttrValue:
-    if isinstance(value, (list, tuple)):
-        return tuple(_freeze(v) for v in value)
-    if isinstance(value, (dict, set, bytearray)):
-        raise IRError(f"attribute values must be immutable, got {type(value).__name__}")
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +201,13 @@ def structural_text(graph: Graph) -> str:
     return f"({inputs}) -> ({outputs})\n" + "\n".join(lines)
 
 
+def make_node(name: str, operands: tuple[Value, ...], attrs: Mapping[str, AttrValue], loc: Provenance) -> Node:
+    """Build a node with inferred result types and default attributes filled in."""
+    op = opdef(name)
+    full = Attrs({**op.defaults, **attrs}) if op.defaults else (attrs if isinstance(attrs, Attrs) else Attrs(attrs))
+    return Node(name, operands, full, infer_types(op, [v.type for v in operands], full), loc)
+
+
 class Builder:
     """Creates nodes with result types inferred by their op definition.
 
@@ -283,8 +236,6 @@ class Builder:
         self, name: str, operands: Iterable[Value], attrs: Mapping[str, AttrValue], loc: Provenance | None = None
     ) -> Node:
         """Apply an op. Raises `IRError` if operands or attributes do not fit its definition."""
-        from inferir.ir.graph.registry import make_node
-
         return make_node(name, tuple(operands), attrs, loc or self.loc)
 
 
@@ -292,9 +243,4 @@ def rebuild(node: Node, operands: tuple[Value, ...]) -> Node:
     """`node` with other operands (result types inferred anew); the same node if nothing changed."""
     if all(a is b for a, b in zip(node.operands, operands, strict=True)):
         return node
-    from inferir.ir.graph.registry import make_node
-
     return make_node(node.op, operands, node.attrs, node.loc)
-
-
-Visitor = Callable[[Node, tuple[Value, ...]], "Node | tuple[Value, ...] | None"]

@@ -8,9 +8,10 @@ from typing import Any
 import sympy
 
 from inferir.ir.errors import IRError
+from inferir.ir.graph.attrs import Attrs, AttrValue
 from inferir.ir.graph.dims import substitute
 from inferir.ir.graph.dtypes import torch_dtype
-from inferir.ir.graph.graph import Attrs, AttrValue, Graph, Node, Value
+from inferir.ir.graph.graph import Graph, Node, Value
 from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.types import TensorType
 

@@ -7,10 +7,11 @@ import math
 import re
 
 from inferir.ir.errors import IRError, ParseError
+from inferir.ir.graph.attrs import Attrs, AttrValue
 from inferir.ir.graph.dims import Dim, parse_dim
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import NOWHERE, Attrs, AttrValue, Graph, Node, Provenance, Value
-from inferir.ir.graph.registry import make_node
+from inferir.ir.graph.graph import NOWHERE, Graph, Node, Provenance, Value, make_node
+from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.types import TensorType
 
 _TOKEN = re.compile(
@@ -21,7 +22,6 @@ _TOKEN = re.compile(
 _NUMBER = re.compile(r"^-?\d+$")
 _FLOAT = re.compile(r"^-?(\d+\.\d*(e[+-]?\d+)?|\d+e[+-]?\d+|inf|nan)$")
 _DTYPES = {d.value: d for d in DType}
-_GIVEN_TYPE = ("core.weight", "core.scalar")
 
 
 def parse_graph(text: str) -> Graph:
@@ -168,7 +168,7 @@ class _Parser:
     ) -> Node:
         if op == "core.input":
             raise IRError("core.input belongs in the graph's head")
-        if op in _GIVEN_TYPE:
+        if opdef(op).source:
             return Node(op, operands, Attrs(attrs), types, loc)
         node = make_node(op, operands, attrs, loc)
         if node.types != types:

@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 import re
 
+from inferir.ir.graph.attrs import AttrValue
 from inferir.ir.graph.dims import dim_str
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import AttrValue, Graph, Node, Value
+from inferir.ir.graph.graph import Graph, Node, Value
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.]")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")

@@ -1,4 +1,7 @@
-"""Op definitions: declared once, used by the builder, verifier, printer, parser and interpreter."""
+"""Op definitions: declared once, with everything that is known about an op, for whoever works on graphs.
+
+The table here knows no op: a dialect defines its own when it is imported, which happens at the first question.
+"""
 
 from __future__ import annotations
 
@@ -8,54 +11,97 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from inferir.ir.errors import IRError
-from inferir.ir.graph.graph import Attrs, Builder, Node, Provenance, Value
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.types import TensorType
 
 if TYPE_CHECKING:
     import torch
 
-ELEMENTWISE = "elementwise"  # result element depends on the operand elements at the same (broadcast) index
-VIEW = "view"  # result is a re-indexing of one operand
-REDUCTION = "reduction"
-SOURCE = "source"  # no operands
-CONTRACTION = "contraction"  # matmul-like
-
 Infer = Callable[[Sequence[TensorType], Attrs], "TensorType | tuple[TensorType, ...]"]
 Evaluate = Callable[..., "torch.Tensor | tuple[torch.Tensor, ...]"]
-Decompose = Callable[[Builder, Sequence[Value], Attrs], Value]
+Decompose = Callable[..., Any]
+"""(builder, operand values, attrs) -> result value."""
+
+ROWWISE = "rowwise"
+"""The anchor of a region that no op with an anchor of its own starts."""
 
 
 @dataclass(frozen=True)
 class OpDef:
-    """One op.
+    """One op: what it takes and means, and facts that passes and code generators ask for.
 
     arity: number of operands, or (min, max) with max None for variadic.
-    attrs: attribute name -> accepted Python types; every attribute is required unless in `defaults`.
-    infer: (operand types, attrs) -> result type(s); raises IRError on misuse. It is the verifier as well.
+    infer: (operand types, attrs) -> result type(s); raises `IRError` on misuse. It is the verifier as well. None for a
+      source, whose type is given with it.
     evaluate: reference implementation in torch: evaluate(attrs, *tensors) -> tensor or tuple.
+    attrs: attribute name -> accepted Python types; every attribute is required unless in `defaults`. An attribute `dim`
+      or `dims` names the axes along which the op works.
     decompose: the op in terms of `tensor.*` ops, where there is such a form.
+
+    Facts; the default says that there is nothing to know:
+
+    elementwise: an element of the result depends on the operands' elements at the same (broadcast) index alone.
+    commutative: the two operands may change places.
+    unit: the number e with op(x, e) = x, and with op(e, x) = x if commutative.
+    view: the result is operand 0 at another index, which the attributes say.
+    lookup: the result is rows of operand 0, a table, by the numbers in operand 1, which may be of any integer type.
+    moves: elements of the result are elements of the operands, unchanged.
+    reduction: elements along an axis meet, in a sweep over the row.
+    contraction: a matrix product.
+    last_axis: it works along the last axis of operand 0; the other operands are the same for all rows.
+    mixes_rows: rows of the result depend on other rows of the operands than their own.
+    in_memory: so many leading operands must lie in memory, since they are read by another index than the own row.
+    stores: the operand whose rows are written into operand 0, in place; the result is operand 0 afterwards.
+    converts_from: operands from this one on may have a float type of their own, which the op converts.
+    anchor: the kind of region that the op starts; every region has at most one such op.
+    short: its name in names of regions (default: the name without dialect).
+    quiet: says nothing of what is computed, so names for people leave it out.
+    result_names: names of the results in names of weights that are made by it (default: the name without dialect).
     """
 
     name: str
     arity: int | tuple[int, int | None]
-    infer: Infer
+    infer: Infer | None
     evaluate: Evaluate | None = None
     attrs: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    traits: frozenset[str] = frozenset()
     decompose: Decompose | None = None
     doc: str = ""
+    elementwise: bool = False
+    commutative: bool = False
+    unit: float | None = None
+    view: bool = False
+    lookup: bool = False
+    moves: bool = False
+    reduction: bool = False
+    contraction: bool = False
+    last_axis: bool = False
+    mixes_rows: bool = False
+    in_memory: int = 0
+    stores: int | None = None
+    converts_from: int | None = None
+    anchor: str = ""
+    short: str = ""
+    quiet: bool = False
+    result_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        plain = self.name.split(".", 1)[1]
+        object.__setattr__(self, "short", self.short or plain)
+        object.__setattr__(self, "result_names", self.result_names or (plain,))
 
     @property
-    def dialect(self) -> str:
-        return self.name.split(".", 1)[0]
+    def source(self) -> bool:
+        """Whether it stands for a value that is given, with its type: a run-time operand, a weight or a number."""
+        return self.infer is None
 
-    def has(self, trait: str) -> bool:
-        return trait in self.traits
+    @property
+    def axes(self) -> str | None:
+        """The attribute that names the axes along which the op works, if it has one."""
+        return next((key for key in ("dims", "dim") if key in self.attrs), None)
 
 
 _OPS: dict[str, OpDef] = {}
-_DIALECTS = ("core", "tensor", "nn", "attn", "kv", "sample", "layout", "kernel")
 _loaded = False
 
 
@@ -71,8 +117,7 @@ def _load() -> None:
     global _loaded
     if not _loaded:
         _loaded = True
-        for dialect in _DIALECTS:
-            importlib.import_module(f"inferir.ir.ops.{dialect}")
+        importlib.import_module("inferir.ir.ops.dialects")
 
 
 def opdef(name: str) -> OpDef:
@@ -90,8 +135,9 @@ def all_ops() -> dict[str, OpDef]:
     return dict(_OPS)
 
 
-def has_trait(op: str, trait: str) -> bool:
-    return opdef(op).has(trait)
+def anchors() -> set[str]:
+    """The kinds of regions."""
+    return {ROWWISE, *(op.anchor for op in all_ops().values() if op.anchor)}
 
 
 def infer_types(op: OpDef, operands: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -107,6 +153,8 @@ def infer_types(op: OpDef, operands: Sequence[TensorType], attrs: Attrs) -> tupl
     for key in attrs:
         if key not in op.attrs:
             raise IRError(f"{op.name}: unknown attribute {key!r}")
+    if op.infer is None:
+        raise IRError(f"{op.name}: the type of a source is given, not inferred; use Builder.input, weight or scalar")
     try:
         out = op.infer(operands, attrs)
     except IRError as error:
@@ -114,10 +162,3 @@ def infer_types(op: OpDef, operands: Sequence[TensorType], attrs: Attrs) -> tupl
             raise
         raise IRError(f"{op.name}({', '.join(map(str, operands))}): {error}") from None
     return out if isinstance(out, tuple) else (out,)
-
-
-def make_node(name: str, operands: tuple[Value, ...], attrs: Mapping[str, Any], loc: Provenance) -> Node:
-    """Build a node with inferred result types and default attributes filled in."""
-    op = opdef(name)
-    full = Attrs({**op.defaults, **attrs}) if op.defaults else (attrs if isinstance(attrs, Attrs) else Attrs(attrs))
-    return Node(name, operands, full, infer_types(op, [v.type for v in operands], full), loc)

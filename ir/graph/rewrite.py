@@ -1,7 +1,7 @@
 """Rewriting: replacing values, rebuilding graphs, and a small declarative pattern matcher.
 
-A pattern is a tree of `P(op, *operands)` with captures; `match` returns the captures or None. Operands of `tensor.add`,
-`tensor.mul` and other commutative ops match in either order. An `OneOf` tries alternatives.
+A pattern is a tree of `P(op, *operands)` with captures; `match` returns the captures or None. Operands of commutative
+ops match in either order. An `OneOf` tries alternatives.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inferir.ir.graph.graph import Graph, Node, Value, rebuild, topological
-
-COMMUTATIVE = frozenset(
-    f"tensor.{n}" for n in ("add", "mul", "maximum", "minimum", "eq", "ne", "logical_and", "logical_or")
-)
+from inferir.ir.graph.registry import opdef
 
 Captures = dict[str, Value]
 
@@ -186,7 +183,7 @@ def _match_node(pattern: P, value: Value, captures: Captures) -> Iterator[Captur
     if pattern.operands and len(pattern.operands) != len(node.operands):
         return
     orders = [pattern.operands]
-    if node.op in COMMUTATIVE and len(pattern.operands) == 2:
+    if opdef(node.op).commutative and len(pattern.operands) == 2:
         orders.append(pattern.operands[::-1])
     for order in orders:
         for found in _match_all(order, node.operands, captures):

@@ -6,8 +6,6 @@ from inferir.ir.errors import IRError, VerifyError
 from inferir.ir.graph.graph import Graph, Node
 from inferir.ir.graph.registry import infer_types, opdef
 
-_GIVEN = ("core.input", "core.weight", "core.scalar")
-
 
 def verify(graph: Graph) -> None:
     """Raise `VerifyError` naming the first node whose op, attributes, operands or result types are wrong.
@@ -32,7 +30,7 @@ def verify(graph: Graph) -> None:
 def _node(graph: Graph, node: Node) -> None:
     try:
         definition = opdef(node.op)
-        if node.op in _GIVEN:
+        if definition.source:
             for key, kinds in definition.attrs.items():
                 if not isinstance(node.attrs.get(key), kinds):
                     raise IRError(f"{node.op}: attribute {key!r} is missing or of the wrong type")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from inferir.ir.contract.kv_specs import kpack
 from inferir.ir.contract.split_kv import ITEM_WIDTH
-from inferir.ir.graph.graph import Attrs
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.registry import OpDef, define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
@@ -63,6 +63,7 @@ define(
         _attention_eval,
         attrs={**_COMMON, "causal": bool, "layer": int},
         defaults={"window": 0, "softcap": 0.0, "causal": True},
+        mixes_rows=True,
         doc="softmax(scale · q kᵀ) v within one sequence of T tokens. q [T, H, D], k [T, Hk, D], v [T, Hk, Dv] -> "
         "[T, H, Dv]; query head h reads key-value head h // (H / Hk). window w > 0: a token sees itself and the w - 1 "
         "before it. softcap c > 0: c · tanh(s / c).",
@@ -111,6 +112,10 @@ define(
         _paged_eval,
         attrs={**_COMMON, "kv_heads": int, "block_size": int, "layer": int},
         defaults={"window": 0, "softcap": 0.0},
+        mixes_rows=True,
+        in_memory=5,
+        anchor="attention",
+        short="attention",
         doc="Attention of this step's tokens over the paged cache, which holds their own keys and values already. "
         "q [T, H, D]; key cache [NB, Hk, D/p, bs, p]; value cache [NB, Hk, bs/p, Dv, p] with p = kpack(dtype); "
         "block_tables [S, MB]; attn_items [A, 6] rows (sequence, first row, token count, position of the first token, "

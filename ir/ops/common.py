@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from inferir.ir.errors import IRError
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dims import Dim, as_dim
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Attrs
 from inferir.ir.graph.types import TensorType
+
+
+def torch_module() -> Any:
+    """torch, which is imported only where a reference implementation runs."""
+    import torch
+
+    return torch
 
 
 def broadcast(shapes: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
@@ -40,6 +48,13 @@ def joint_dtype(types: Sequence[TensorType]) -> DType:
 
 def elementwise(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(broadcast([t.shape for t in types]), joint_dtype(types))
+
+
+def real(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    """Results are real numbers: integers are not promoted silently."""
+    out = elementwise(types, attrs)
+    need(out.dtype.is_float, f"{out.dtype.value} operands; insert a cast")
+    return out
 
 
 def compare(types: Sequence[TensorType], attrs: Attrs) -> TensorType:

@@ -5,25 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inferir.ir.errors import IRError
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import DType, torch_dtype
-from inferir.ir.graph.graph import Attrs
-from inferir.ir.graph.registry import SOURCE, OpDef, define
+from inferir.ir.graph.registry import OpDef, define
 from inferir.ir.graph.types import TensorType
 
-
-def _given(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    raise IRError("the type of this source is given, not inferred; use Builder.input, weight or scalar")
-
-
-define(OpDef("core.input", 0, _given, attrs={"name": str}, traits=frozenset({SOURCE}), doc="A run-time operand."))
-define(OpDef("core.weight", 0, _given, attrs={"name": str}, traits=frozenset({SOURCE}), doc="A tensor by name."))
+define(OpDef("core.input", 0, None, attrs={"name": str}, doc="A run-time operand."))
+define(OpDef("core.weight", 0, None, attrs={"name": str}, doc="A tensor by name."))
 define(
     OpDef(
         "core.scalar",
         0,
-        _given,
+        None,
         attrs={"value": (bool, int, float)},
-        traits=frozenset({SOURCE}),
         doc="A rank-0 number that takes the element type of the other operand.",
     )
 )
@@ -49,7 +43,6 @@ define(
         _constant,
         _constant_eval,
         attrs={"dtype": DType, "shape": tuple, "data": tuple},
-        traits=frozenset({SOURCE}),
         doc="A small literal tensor; `data` in row-major order.",
     )
 )

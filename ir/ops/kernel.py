@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from inferir.ir.graph.graph import Attrs, Graph
-from inferir.ir.graph.registry import OpDef, define
+from inferir.ir.graph.attrs import Attrs
+from inferir.ir.graph.graph import Graph
+from inferir.ir.graph.registry import OpDef, anchors, define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
-
-ANCHORS = ("rowwise", "matmul", "attention", "argmax")
 
 
 def _region_type(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
     body: Graph = attrs["body"]
-    need(attrs["anchor"] in ANCHORS, f"anchor {attrs['anchor']!r} is not one of {ANCHORS}")
+    known = anchors()
+    need(attrs["anchor"] in known, f"anchor {attrs['anchor']!r} is not one of {', '.join(sorted(known))}")
     need(len(body.inputs) == len(types), f"{len(types)} operands for a body with {len(body.inputs)} inputs")
     need(not body.weights(), "the body holds a weight; pass it as an operand")
     for i, (value, given) in enumerate(zip(body.inputs, types, strict=True)):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Attrs
 from inferir.ir.graph.registry import OpDef, define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import ceil_div, need
@@ -75,6 +75,7 @@ define(
         lambda attrs, w: pack_weight(w, attrs["block"], attrs["kpack"], attrs["interleave"]),
         attrs={"block": int, "kpack": int, "interleave": int},
         defaults={"interleave": 1},
+        result_names=("packed",),
         doc="A weight [N, K] in blocks of `block` outputs with `kpack` consecutive K together. With interleave P the P "
         "equal parts of N alternate in groups of 16 columns, so that one block holds what a gated activation needs.",
     )
@@ -171,6 +172,7 @@ define(
         _screen_type,
         lambda attrs, w: screen_weight(w, attrs["block"], attrs["valid"]),
         attrs={"block": int, "valid": int},
+        result_names=("screen", "screen_bounds", "screen_columns"),
         doc="A weight [N, K] as bytes, with bounds of what a product with them can be off: what finds the largest of N "
         "outputs while reading few of the weights themselves (`sample.argmax`).",
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Attrs, Builder, Value
+from inferir.ir.graph.graph import Builder, Value
 from inferir.ir.graph.registry import Decompose, OpDef, define, opdef
 from inferir.ir.graph.types import TensorType
-from inferir.ir.ops.common import need
+from inferir.ir.ops.common import elementwise, need
 
 
 def _by_decomposition(decompose: Decompose) -> Callable[..., Any]:
@@ -80,6 +81,8 @@ define(
         attrs={"eps": float, "offset": float, "round_before_weight": bool},
         defaults={"offset": 0.0, "round_before_weight": True},
         decompose=_rms_norm,
+        last_axis=True,
+        converts_from=1,
         doc=_rms_norm.__doc__ or "",
     )
 )
@@ -112,6 +115,8 @@ define(
         _by_decomposition(_layer_norm),
         attrs={"eps": float},
         decompose=_layer_norm,
+        last_axis=True,
+        converts_from=1,
         doc=_layer_norm.__doc__ or "",
     )
 )
@@ -171,8 +176,7 @@ GATES = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid")
 
 def _gated_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     need(attrs["kind"] in GATES, f"kind {attrs['kind']!r} is not one of {GATES}")
-    need(types[0] == types[1], f"gate {types[0]} and up {types[1]} differ")
-    return types[0]
+    return elementwise(types, attrs)
 
 
 def _gated(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
@@ -193,6 +197,7 @@ define(
         _by_decomposition(_gated),
         attrs={"kind": str},
         decompose=_gated,
+        elementwise=True,
         doc=_gated.__doc__ or "",
     )
 )
@@ -217,6 +222,7 @@ define(
         _by_decomposition(_softcap),
         attrs={"cap": float},
         decompose=_softcap,
+        elementwise=True,
         doc=_softcap.__doc__ or "",
     )
 )

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dims import E
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Attrs
 from inferir.ir.graph.registry import OpDef, define, infer_types, opdef
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
@@ -193,6 +193,8 @@ define(
         _argmax_type,
         _argmax_eval,
         attrs={"n": int, "valid": int},
+        in_memory=5,
+        anchor="argmax",
         doc="Per row of x [G, K] the index of the first maximum among the first `valid` outputs of its float32 product "
         "with packed weights of `n` outputs, as `sample.draw` at temperature 0 takes it from logits; -1 if there is "
         "none above -inf. The other operands, results of `layout.screen_weight` for the same weights, let a kernel "

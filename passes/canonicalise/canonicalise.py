@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
-from inferir.ir.graph.registry import ELEMENTWISE, has_trait
+from inferir.ir.graph.registry import OpDef, opdef
 from inferir.ir.ops.common import axis, broadcast
 from inferir.passes.rebuild import rebuilt
 
@@ -22,8 +22,6 @@ _WIDER = {
     DType.I64: {DType.I64},
     DType.BOOL: {DType.BOOL, DType.I32, DType.I64, DType.F32, DType.BF16},
 }
-_NEUTRAL_RIGHT = {"tensor.add": 0, "tensor.sub": 0, "tensor.mul": 1, "tensor.div": 1, "tensor.pow": 1}
-_NEUTRAL_LEFT = {"tensor.add": 0, "tensor.mul": 1}
 
 
 @dataclass(frozen=True)
@@ -47,10 +45,11 @@ class Canonicalise:
 
 def _visit(node: Node, operands: tuple[Value, ...]) -> Value | None:
     rule = _RULES.get(node.op)
-    out = rule(node, operands) if rule is not None else None
-    if out is not None or (node.op in _RULES and node.op not in _NEUTRAL_RIGHT):
-        return out
-    return _unbroadcast(node, operands) if len(operands) > 1 and has_trait(node.op, ELEMENTWISE) else None
+    if rule is not None:
+        return rule(node, operands)
+    op = opdef(node.op)
+    out = _neutral(node, operands, op) if op.unit is not None else None
+    return out or (_unbroadcast(node, operands) if len(operands) > 1 and op.elementwise else None)
 
 
 def view_to(value: Value, shape: tuple[Dim, ...], b: Builder) -> Value:
@@ -143,16 +142,11 @@ def _number(value: Value) -> Any:
     return value.node.attrs["value"] if value.op == "core.scalar" else None
 
 
-def _neutral(node: Node, operands: tuple[Value, ...]) -> Value | None:
+def _neutral(node: Node, operands: tuple[Value, ...], op: OpDef) -> Value | None:
     a, b = operands
-    if _number(b) == _NEUTRAL_RIGHT[node.op] and _number(b) is not None and a.type == node.types[0]:
+    if _number(b) == op.unit and a.type == node.types[0]:
         return a
-    if (
-        node.op in _NEUTRAL_LEFT
-        and _number(a) is not None
-        and _number(a) == _NEUTRAL_LEFT[node.op]
-        and b.type == node.types[0]
-    ):
+    if op.commutative and _number(a) == op.unit and b.type == node.types[0]:
         return b
     if node.op == "tensor.pow":
         return _power(node, a, _number(b))
@@ -216,5 +210,4 @@ _RULES: dict[str, Callable[[Node, tuple[Value, ...]], Value | None]] = {
     "tensor.slice": _slice,
     "tensor.cat": _cat,
     "tensor.matmul": _matmul,
-    **dict.fromkeys(_NEUTRAL_RIGHT, _neutral),
 }

@@ -7,13 +7,11 @@ from typing import ClassVar
 
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
-from inferir.ir.graph.registry import ELEMENTWISE, REDUCTION, VIEW, has_trait
-from inferir.passes.context import REGIONS, SOURCES
+from inferir.ir.graph.registry import opdef
+from inferir.passes.context import REGIONS
 from inferir.passes.rebuild import rebuilt
 
 _HALF = (DType.BF16, DType.F16)
-_MOVES = frozenset({"tensor.cat", "tensor.embedding", "tensor.gather_rows"})
-_COMPUTES = frozenset({"nn.rms_norm", "nn.layer_norm", "nn.rotary", "nn.gated_act", "nn.softcap"})
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,8 @@ class _Widened:
         return Graph(tuple(self._narrow(v) for v in self.body.inputs), outputs, self.body.output_names, self.body.name)
 
     def _node(self, node: Node) -> None:
-        b = Builder(node.loc)
-        if node.op in SOURCES:
+        b, op = Builder(node.loc), opdef(node.op)
+        if op.source:
             self.stored[node.result] = node.result
         elif node.op == "tensor.cast":
             self._cast(node, b)
@@ -74,9 +72,9 @@ class _Widened:
                 node.op, *map(self._narrow, node.operands), **node.attrs.replace(dtype=DType.F32)
             )
             self.changed = True
-        elif has_trait(node.op, VIEW) or node.op in _MOVES:
+        elif op.moves:
             self._move(node, b)
-        elif has_trait(node.op, ELEMENTWISE) or has_trait(node.op, REDUCTION) or node.op in _COMPUTES:
+        elif op.elementwise or op.reduction or op.decompose is not None:
             self._compute(node, b)
         else:
             self._keep(node, b)
@@ -112,8 +110,9 @@ class _Widened:
         if not any(_half(v) for v in (*node.operands, *node.results)):
             self._keep(node, b)
             return
-        vectors = node.operands[1:] if node.op in ("nn.rms_norm", "nn.layer_norm") else ()
-        operands = [self._narrow(v) if v in vectors else self._operand(v) for v in node.operands]
+        first = opdef(node.op).converts_from
+        own = node.operands[first:] if first is not None else ()
+        operands = [self._narrow(v) if v in own else self._operand(v) for v in node.operands]
         new = b.op(node.op, *operands, **node.attrs)
         (self.wide if _half(node.result) else self.stored)[node.result] = new
         self.changed = True

@@ -7,17 +7,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, topological
-from inferir.passes.context import SOURCES, WEIGHTS_FOLDED, PassContext
+from inferir.ir.graph.registry import opdef
+from inferir.passes.context import WEIGHTS_FOLDED, PassContext
 from inferir.passes.rebuild import Rebuilder
-
-_PLAIN = ("core.weight", "core.scalar")
-_SUFFIX = {
-    "layout.pack_weight": ("packed",),
-    "layout.screen_weight": ("screen", "screen_bounds", "screen_columns"),
-}
-"""Names of the results of an op, where its own is no good name for them."""
-
-_QUIET = ("tensor.cast", "tensor.view", "tensor.expand")
 
 
 @dataclass(frozen=True)
@@ -38,10 +30,11 @@ class FoldWeights:
         env: dict[Value, Value] = {}
         taken = set(graph.weights()) | set(self.context.recipes)
         frontier: dict[Value, None] = {}
+        computed = {n for n in static if not opdef(n.op).source}
         for node in graph.nodes:
             if node not in static:
-                frontier.update(dict.fromkeys(v for v in node.operands if v.node in static and v.op not in _PLAIN))
-        frontier.update(dict.fromkeys(v for v in graph.outputs if v.node in static and v.op not in _PLAIN))
+                frontier.update(dict.fromkeys(v for v in node.operands if v.node in computed))
+        frontier.update(dict.fromkeys(v for v in graph.outputs if v.node in computed))
         for value in frontier:
             name = _fresh(_name(value), taken)
             self.context.recipes[name] = Graph((), (value,), ("value",), name)
@@ -66,10 +59,9 @@ def _name(value: Value) -> str:
     nodes = topological([], [value])
     sources = list(dict.fromkeys(str(n.attrs["name"]) for n in nodes if n.op == "core.weight"))
     node = value.node
-    while node.op in _QUIET and node.operands and node.operands[0].op not in SOURCES:
+    while opdef(node.op).quiet and not opdef(node.operands[0].op).source:
         node = node.operands[0].node
-    suffix = _SUFFIX[node.op][value.index] if node.op in _SUFFIX else node.op.split(".", 1)[1]
-    return f"{_joined(sources) or 'constant'}.{suffix}"
+    return f"{_joined(sources) or 'constant'}.{opdef(node.op).result_names[value.index]}"
 
 
 def _joined(names: list[str]) -> str:

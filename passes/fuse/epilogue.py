@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.graph import Node, Value
-from inferir.ir.graph.registry import ELEMENTWISE, has_trait
-from inferir.passes.fuse.grouping import ANCHORS, Grouping, Uses
+from inferir.ir.graph.registry import opdef
+from inferir.passes.fuse.grouping import Grouping, Uses
 
 _STORED = "the product would be stored twice or a kernel lies between"
-_ELEMENTWISE_NN = frozenset({"nn.gated_act", "nn.softcap"})
 
 
 def reason_against(anchor: Node, inside: set[Node], node: Node, grouping: Grouping) -> str | None:
@@ -22,7 +21,7 @@ def reason_against(anchor: Node, inside: set[Node], node: Node, grouping: Groupi
         while source.op == "tensor.view" and source.node in grouping.uses.free:
             source = source.node.operands[0]
         return None if source.node in inside else "the view is not of the product itself"
-    if not has_trait(node.op, ELEMENTWISE) and node.op not in _ELEMENTWISE_NN:
+    if not opdef(node.op).elementwise:
         return f"{node.op} needs more than one element of the product"
     uses = grouping.uses
     shape = _tile_shape(anchor)
@@ -82,7 +81,7 @@ def epilogue_of(anchor: Node, grouping: Grouping, views_only: bool) -> tuple[lis
     while queue:
         queue.sort(key=grouping.order.__getitem__)
         node = queue.pop(0)
-        if node in inside or node in refused or node.op in ANCHORS:
+        if node in inside or node in refused or opdef(node.op).anchor:
             continue
         reason = (
             "fusion is off"

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value
-from inferir.passes.context import PACKED, PAGED, REGIONS, SOURCES, WEIGHTS_FOLDED, PassContext, describe
+from inferir.ir.graph.registry import ROWWISE, opdef
+from inferir.passes.context import PACKED, PAGED, REGIONS, WEIGHTS_FOLDED, PassContext, describe
 from inferir.passes.fuse.epilogue import epilogue_of
-from inferir.passes.fuse.grouping import ANCHORS, Group, Grouping, find_uses
+from inferir.passes.fuse.grouping import Group, Grouping, find_uses
 from inferir.passes.fuse.region_bodies import input_roles, region
 
 
@@ -37,38 +38,38 @@ class FuseRegions:
         uses = find_uses(graph, free_ops, share_lookups=self.fuse)
         grouping = Grouping(uses)
         for node in uses.nodes:
-            if node.op in ANCHORS:
+            if opdef(node.op).anchor:
                 self._epilogue(node, grouping)
         if self.fuse:
             for node in uses.nodes:
                 self._join_producers(node, grouping)
             for value, readers in uses.readers.items():
-                if value.op not in SOURCES:
+                if not opdef(value.op).source:
                     self._join_readers(list(readers), grouping)
         return emit(graph, grouping, input_roles(self.context.kv))
 
     def _epilogue(self, anchor: Node, grouping: Grouping) -> None:
-        if anchor.op == "attn.paged":
-            readers = grouping.uses.readers[anchor.result]
-            chain = [r for r in readers if r.op == "tensor.view" and len(readers) == 1]
-        else:
+        if opdef(anchor.op).contraction:
             chain, refused = epilogue_of(anchor, grouping, views_only=not self.fuse)
             if self.fuse:
                 for node, reason in refused.items():
                     self.context.refuse(self.name, f"{describe(node)} behind {describe(anchor)}", reason)
+        else:
+            readers = grouping.uses.readers[anchor.result]
+            chain = [r for r in readers if r.op == "tensor.view" and len(readers) == 1]
         if chain:
             grouping.merge([grouping.of[anchor], *(grouping.of[n] for n in chain)])
 
     def _join_producers(self, node: Node, grouping: Grouping) -> None:
-        if grouping.of[node].anchor != "rowwise":
+        if grouping.of[node].anchor != ROWWISE:
             return
         for producer in grouping.producers(node):
             group = grouping.of[node]
-            if producer.id in grouping.groups and producer is not group and producer.anchor == "rowwise":
+            if producer.id in grouping.groups and producer is not group and producer.anchor == ROWWISE:
                 self._try(producer, group, node, grouping)
 
     def _join_readers(self, readers: list[Node], grouping: Grouping) -> None:
-        groups = [g for g in dict.fromkeys(grouping.of[n] for n in readers) if g.anchor == "rowwise"]
+        groups = [g for g in dict.fromkeys(grouping.of[n] for n in readers) if g.anchor == ROWWISE]
         for other in groups[1:]:
             if other.id in grouping.groups and grouping.of[groups[0].nodes[0]] is not other:
                 self._try(grouping.of[groups[0].nodes[0]], other, other.nodes[0], grouping)
@@ -86,7 +87,7 @@ class FuseRegions:
 
 def emit(graph: Graph, grouping: Grouping, roles: Mapping[str, str]) -> Graph:
     """The graph of regions."""
-    env: dict[Value, Value] = {v: v for n in graph.nodes if n.op in SOURCES for v in n.results}
+    env: dict[Value, Value] = {v: v for n in graph.nodes if opdef(n.op).source for v in n.results}
     for group in grouping.sorted():
         env.update(region(group, grouping.uses, grouping.outputs(group.nodes), env, roles))
     return Graph(graph.inputs, tuple(env[v] for v in graph.outputs), graph.output_names, graph.name)

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 
 from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.graph import Graph, Node, Value
-from inferir.ir.graph.registry import VIEW, has_trait
-from inferir.passes.context import SOURCES
-
-ANCHORS = {"tensor.linear_packed": "matmul", "attn.paged": "attention", "sample.argmax": "argmax"}
-_INDEXED = {"tensor.gather_rows": (0,), "tensor.embedding": (0,), "kv.write": (0,)}
-_WHOLE = frozenset({"tensor.linear_packed", "attn.paged", "tensor.matmul", "sample.argmax"})
+from inferir.ir.graph.registry import ROWWISE, opdef
 
 
 @dataclass(frozen=True)
@@ -41,14 +36,13 @@ class Uses:
 
 
 def strict_operands(node: Node) -> tuple[Value, ...]:
-    if node.op in _WHOLE:
-        return node.operands
-    return tuple(node.operands[i] for i in _INDEXED.get(node.op, ()))
+    return node.operands[: opdef(node.op).in_memory]
 
 
 def row_symbol(node: Node) -> Dim | None:
     """The axis a kernel for this node runs over: the leading axis of its result, or of what a cache write stores."""
-    shape = node.operands[1].type.shape if node.op == "kv.write" else node.types[0].shape
+    stored = opdef(node.op).stores
+    shape = node.types[0].shape if stored is None else node.operands[stored].type.shape
     return shape[0] if shape else None
 
 
@@ -57,15 +51,16 @@ def find_uses(graph: Graph, free_ops: frozenset[str], share_lookups: bool) -> Us
     pinned = set(graph.outputs) | {v for n in graph.nodes for v in strict_operands(n)}
     free: set[Node] = set()
     for node in graph.nodes:
-        if node.op in SOURCES:
+        op = opdef(node.op)
+        if op.source:
             continue
-        cheap = has_trait(node.op, VIEW) or node.op in free_ops or (share_lookups and _is_lookup(node))
+        cheap = op.view or node.op in free_ops or (share_lookups and _is_lookup(node))
         if cheap and len(node.results) == 1 and node.result not in pinned:
             free.add(node)
     base: dict[Node, tuple[Value, ...]] = {}
     readers: dict[Value, dict[Node, None]] = {v: {} for n in graph.nodes for v in n.results}
     for node in graph.nodes:
-        if node.op in SOURCES or node in free:
+        if opdef(node.op).source or node in free:
             continue
         seen: dict[Value, None] = {}
         stack = list(reversed(node.operands))
@@ -83,7 +78,7 @@ def find_uses(graph: Graph, free_ops: frozenset[str], share_lookups: bool) -> Us
 
 
 def _is_lookup(node: Node) -> bool:
-    if node.op not in ("tensor.embedding", "tensor.gather_rows"):
+    if not opdef(node.op).lookup:
         return False
     table, index = node.operands
     return table.op == "core.weight" and index.op == "core.input" and index.node.attrs["name"] == "positions"
@@ -91,7 +86,7 @@ def _is_lookup(node: Node) -> bool:
 
 @dataclass(eq=False)
 class Group:
-    """Nodes that become one region. anchor: "rowwise", or one of the values of `ANCHORS`."""
+    """Nodes that become one region. anchor: that of its first op."""
 
     id: int
     anchor: str
@@ -112,7 +107,7 @@ class Grouping:
         self.above: dict[int, int] = {}
         self.below: dict[int, int] = {}
         for i, (node, operands) in enumerate(uses.base.items()):
-            anchor = ANCHORS.get(node.op, "rowwise")
+            anchor = opdef(node.op).anchor or ROWWISE
             self.of[node] = self.groups[i] = Group(
                 i, anchor, row_symbol(node), [node], set(uses.strict[node]), set(node.results)
             )

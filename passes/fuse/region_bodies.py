@@ -6,17 +6,11 @@ from collections.abc import Mapping
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS
-from inferir.ir.graph.graph import Attrs, Builder, Graph, Node, Provenance, Value, rebuild
+from inferir.ir.graph.attrs import Attrs
+from inferir.ir.graph.graph import Builder, Graph, Node, Provenance, Value, rebuild
+from inferir.ir.graph.registry import opdef
 from inferir.passes.fuse.grouping import Group, Uses
 
-_NAMED = {
-    "tensor.linear_packed": "linear",
-    "attn.paged": "attention",
-    "kv.write": "kv_write",
-    "sample.draw": "draw",
-    "sample.argmax": "argmax",
-    "tensor.gather_rows": "gather",
-}
 _PLAIN_INPUTS = ("ids", "positions", "rows", "greedy_rows", *(name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)))
 
 
@@ -53,11 +47,8 @@ def region(
 
 def region_name(nodes: list[Node]) -> str:
     """A short name from the ops: `linear_add`, `rms_norm`, `rotary_kv_write`."""
-    kinds = dict.fromkeys(
-        _NAMED.get(n.op, n.op.split(".", 1)[1]) for n in nodes if n.op not in ("tensor.view", "tensor.cast")
-    )
-    if not kinds:
-        kinds = dict.fromkeys(n.op.split(".", 1)[1] for n in nodes)
+    ops = [opdef(n.op) for n in nodes]
+    kinds = dict.fromkeys(op.short for op in [op for op in ops if not op.quiet] or ops)
     return "_".join(list(kinds)[:5])
 
 
@@ -71,7 +62,7 @@ class _Body:
 
     def add(self, node: Node) -> None:
         """Copy a node of the group, its operands first."""
-        attrs = node.attrs.replace(layer=0) if node.op == "attn.paged" else node.attrs
+        attrs = node.attrs.replace(layer=0) if "layer" in node.attrs else node.attrs
         operands = tuple(self.value(v) for v in node.operands)
         if attrs is node.attrs:
             new = rebuild(node, operands)

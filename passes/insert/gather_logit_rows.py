@@ -10,14 +10,11 @@ import networkx as nx
 from inferir.ir.errors import PassError
 from inferir.ir.graph.dims import R, T
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Builder, Graph, Node, Value
-from inferir.ir.graph.registry import make_node
+from inferir.ir.graph.graph import Builder, Graph, Node, Value, make_node
+from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.types import TensorType
 from inferir.passes.context import PAGED, ROWS_GATHERED, has_tokens
 from inferir.passes.rebuild import with_symbol
-
-_PRODUCTS = frozenset({"tensor.linear", "tensor.matmul"})
-_MIXES = frozenset({"attn.paged", "attn.attention", "kv.write", "core.input"})
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class GatherLogitRows:
         env: dict[Value, Value] = {}
         for node in _tail(logits, stops):
             for value in node.results:
-                if node.op in _MIXES or node in stops or len(node.results) != 1:
+                if _is_end(node) or node in stops or len(node.results) != 1:
                     env[value] = Builder(node.loc).op("tensor.gather_rows", value, rows)
                 else:
                     operands = tuple(env[v] if has_tokens(v.type.shape) else v for v in node.operands)
@@ -77,6 +74,11 @@ class GatherLogitRows:
         return seen
 
 
+def _is_end(node: Node) -> bool:
+    """Whether rows of its results cannot be computed from the same rows of its operands."""
+    return node.op == "core.input" or opdef(node.op).mixes_rows
+
+
 def _tail(logits: Value, stops: set[Node]) -> list[Node]:
     """Nodes with token rows between the logits and the nodes to gather at, both included, operands first."""
     found: list[Node] = []
@@ -89,7 +91,7 @@ def _tail(logits: Value, stops: set[Node]) -> list[Node]:
         elif node not in done:
             done.add(node)
             stack.append((node, True))
-            if node.op not in _MIXES and node not in stops:
+            if not _is_end(node) and node not in stops:
                 stack.extend((v.node, False) for v in node.operands if has_tokens(v.type.shape))
     return found
 
@@ -109,7 +111,7 @@ def residual_sum(graph: Graph, logits: Value) -> Value:
     best, products = logits, 0
     for node in reversed(chain[:-1]):
         between = _tail(best, {node})
-        products += sum(n.op in _PRODUCTS for n in between if n is not node)
+        products += sum(opdef(n.op).contraction for n in between if n is not node)
         if products > 1 or node.op == "core.input":
             break
         best = node.result

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from inferir.ir.graph.dims import G, R
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Builder, Graph, Node, Provenance, Value, topological
-from inferir.ir.graph.registry import CONTRACTION, has_trait, make_node
+from inferir.ir.graph.graph import Builder, Graph, Node, Provenance, Value, make_node, topological
+from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.types import TensorType
 from inferir.passes.context import PACKED, SAMPLED, PassContext, describe
 from inferir.passes.rebuild import with_symbol
@@ -75,7 +75,7 @@ class InsertArgmax:
         rows = [n for n in topological((), product.operands[:1]) if n.types[0].shape[:1] == (R,)]
         tail = [n for n in rows if n.op != "core.input"]
         for node in tail:
-            if has_trait(node.op, CONTRACTION):
+            if opdef(node.op).contraction:
                 return "the layer before it runs on gathered rows"
             inputs = [v for v in node.operands if v.node in rows and v.node not in tail]
             if len(node.results) != 1 or (inputs and node.op != "tensor.gather_rows"):

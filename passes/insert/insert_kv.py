@@ -12,12 +12,12 @@ from inferir.ir.errors import IRError
 from inferir.ir.graph.dims import MB, NB, A, S, T
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
+from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.types import TensorType
 from inferir.passes.context import PAGED, POSITIONS_TABULATED, TOKEN_MAJOR, PassContext, refuse
 from inferir.passes.insert.kv_grouping import group_layers
 from inferir.passes.rebuild import Rebuilder
 
-_GATHERS = ("tensor.embedding", "tensor.gather_rows")
 _INDEX_INPUTS = ("ids", "positions")
 
 
@@ -54,7 +54,7 @@ class InsertKv:
         def visit(node: Node, operands: tuple[Value, ...]) -> Value | tuple[Value, ...] | None:
             if node.op == "attn.attention":
                 return self._paged(node, operands, group_of[node.attrs["layer"]], inputs, written)
-            if any(v in indices for v in node.operands) and node.op not in _GATHERS:
+            if any(v in indices for v in node.operands) and not opdef(node.op).lookup:
                 wide = [
                     Builder(node.loc).op("tensor.cast", new, dtype=old.type.dtype)
                     if old in indices and old.type != new.type

@@ -8,12 +8,10 @@ from typing import Any, ClassVar
 import sympy
 
 from inferir.ir.graph.dims import T
-from inferir.ir.graph.graph import Builder, Graph, Value, topological
-from inferir.ir.graph.registry import make_node
-from inferir.passes.context import POSITIONS_TABULATED, SOURCES, TOKEN_MAJOR, has_tokens
+from inferir.ir.graph.graph import Builder, Graph, Value, make_node, topological
+from inferir.ir.graph.registry import opdef
+from inferir.passes.context import POSITIONS_TABULATED, TOKEN_MAJOR, has_tokens
 from inferir.passes.rebuild import Rebuilder
-
-_GATHERS = ("tensor.embedding", "tensor.gather_rows")
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def _depends_only_on(graph: Graph, positions: Value) -> set[Value]:
         if node.op == "core.input" or len(node.results) != 1:
             continue
         value = node.result
-        if node.op in SOURCES or (all(v in static for v in node.operands) and not has_tokens(value.type.shape)):
+        if opdef(node.op).source or (all(v in static for v in node.operands) and not has_tokens(value.type.shape)):
             static.add(value)
         elif (
             node.operands
@@ -84,7 +82,7 @@ def _frontier(graph: Graph, depends: set[Value], positions: Value) -> list[Value
             while value.op == "tensor.view":
                 value = value.node.operands[0]
             lookup = (
-                value.op in _GATHERS
+                opdef(value.op).lookup
                 and value.node.operands[1] is positions
                 and value.node.operands[0].op == "core.weight"
             )

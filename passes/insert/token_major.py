@@ -10,7 +10,7 @@ from typing import ClassVar
 from inferir.ir.errors import PassError
 from inferir.ir.graph.dims import Dim, T
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
-from inferir.ir.graph.registry import ELEMENTWISE, has_trait
+from inferir.ir.graph.registry import OpDef, opdef
 from inferir.ir.ops.common import axis
 from inferir.passes.canonicalise.canonicalise import view_to
 from inferir.passes.context import TOKEN_MAJOR, has_tokens, refuse
@@ -85,9 +85,7 @@ def moved(i: int, p: int) -> int:
 def _visit(node: Node, operands: tuple[Value, ...]) -> Value | tuple[Value, ...] | None:
     if not any(has_tokens(t.shape) for t in node.types) and not any(has_tokens(v.type.shape) for v in node.operands):
         return None
-    rule = _RULES.get(node.op)
-    if rule is None and has_trait(node.op, ELEMENTWISE):
-        rule = _elementwise
+    rule = _rule(opdef(node.op))
     if rule is None:
         raise mixes(node, "no rule says that this op keeps tokens apart")
     if token_axis(node.types[0].shape, node) is None:
@@ -204,7 +202,7 @@ def _matmul(node: Node, operands: tuple[Value, ...], b: Builder) -> Value:
     return view_to(b.op("tensor.matmul", *new), short(node.types[0].shape, node), b)
 
 
-def _embedding(node: Node, operands: tuple[Value, ...], b: Builder) -> Value:
+def _lookup(node: Node, operands: tuple[Value, ...], b: Builder) -> Value:
     if has_tokens(node.operands[0].type.shape):
         raise mixes(node, "the table depends on tokens")
     return rebuild(node, operands).result
@@ -224,22 +222,28 @@ def _arange(node: Node, operands: tuple[Value, ...], b: Builder) -> Value:
     raise refuse(TokenMajor.name, node, "positions are taken from the order of tokens, not from the positions given")
 
 
-_RULES: dict[str, Callable[[Node, tuple[Value, ...], Builder], Value]] = {
+Rule = Callable[[Node, tuple[Value, ...], Builder], Value]
+
+_SHAPES: dict[str, Rule] = {
     "tensor.view": _view,
     "tensor.permute": _permute,
     "tensor.expand": _expand,
-    "tensor.linear": _last_axis,
-    "nn.rms_norm": _last_axis,
-    "nn.layer_norm": _last_axis,
-    "nn.gated_act": _elementwise,
-    "nn.softcap": _elementwise,
     "tensor.matmul": _matmul,
-    "tensor.embedding": _embedding,
-    "tensor.gather_rows": _embedding,
-    "attn.attention": _attention,
     "tensor.full": _full,
     "tensor.arange": _arange,
-    **dict.fromkeys(
-        (f"tensor.{n}" for n in ("sum", "mean", "max", "min", "argmax", "softmax", "slice", "cat")), _along
-    ),
 }
+"""Ops whose attributes or operands say where the token axis is, each in its own way."""
+
+
+def _rule(op: OpDef) -> Rule | None:
+    """How the token axis moves through an op, from what is known of it; None if nothing says that it may."""
+    if op.name in _SHAPES:
+        return _SHAPES[op.name]
+    known = (
+        (op.elementwise, _elementwise),
+        (op.axes is not None, _along),
+        (op.last_axis, _last_axis),
+        (op.lookup, _lookup),
+        (op.mixes_rows, _attention),
+    )
+    return next((rule for holds, rule in known if holds), None)

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value
+from inferir.ir.graph.registry import opdef
 from inferir.passes.context import TOKEN_MAJOR, PassContext, describe
 from inferir.passes.merge.merge_linears import merged, reason_against
 from inferir.passes.rebuild import Rebuilder
-
-_STOPS = frozenset({"tensor.linear", "tensor.matmul"})
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,6 @@ def _reaches_attention(graph: Graph) -> set[Node]:
     """Nodes with a path to captured attention that no other product interrupts."""
     found: set[Node] = set()
     for node in reversed(graph.nodes):
-        if node.op == "attn.attention" or (node in found and node.op not in _STOPS):
+        if node.op == "attn.attention" or (node in found and not opdef(node.op).contraction):
             found.update(v.node for v in node.operands)
     return found

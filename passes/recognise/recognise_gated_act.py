@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
+from inferir.ir.ops.nn import GATES
 from inferir.passes.context import TOKEN_MAJOR
 from inferir.passes.rebuild import rebuilt
-
-_KINDS = {"tensor.silu": "silu", "tensor.relu": "relu", "tensor.sigmoid": "sigmoid"}
 
 
 @dataclass(frozen=True)
@@ -41,4 +40,5 @@ def _visit(node: Node, operands: tuple[Value, ...]) -> Value | None:
 def _kind(value: Value) -> str | None:
     if value.op == "tensor.gelu":
         return "gelu_tanh" if value.node.attrs["approximate"] == "tanh" else "gelu"
-    return _KINDS.get(value.op)
+    plain = value.op.removeprefix("tensor.")
+    return plain if plain in GATES else None

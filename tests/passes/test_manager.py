@@ -7,9 +7,10 @@ import pytest
 from small_limits import limits
 
 from inferir.ir.errors import PassError
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Attrs, Graph, Node
+from inferir.ir.graph.graph import Graph, Node
 from inferir.ir.graph.parser import parse_graph
 from inferir.ir.graph.types import TensorType
 from inferir.passes.context import PACKED, TOKEN_MAJOR, PassOptions

@@ -27,7 +27,7 @@ from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph, Node, Value
-from inferir.ir.graph.registry import REDUCTION, has_trait
+from inferir.ir.graph.registry import opdef
 
 ELEMENTS_PER_CHUNK = 16 * 1024
 LEAST_ELEMENTS = 512  # fewer take less time than handing out the chunk
@@ -109,7 +109,7 @@ class _RowKernel:
             base = max((level[v] + (1 if v in self.reductions else 0) for v in node.operands), default=0)
             for result in node.results:
                 level[result] = base
-            if has_trait(node.op, REDUCTION):
+            if opdef(node.op).reduction:
                 kind = node.op.removeprefix("tensor.")
                 k = len(self.reductions)
                 self.reductions[node.result] = f"red{k}"

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from inferir.codegen.library import region_digest
 from inferir.ir.graph.graph import Graph, Node
 from inferir.ir.graph.parser import parse_graph
+from inferir.ir.graph.registry import OpDef, opdef
 
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
-_QUIET = frozenset(
-    {"core.input", "core.weight", "core.scalar", "core.constant", "tensor.view", "tensor.slice", "tensor.cast"}
-)
 
 
 @dataclass(frozen=True)
@@ -117,8 +115,12 @@ def _box(node: Node, place: Mapping[Node, int], kernels: Mapping[str, tuple[str,
 
 def _ops(body: Graph) -> tuple[str, ...]:
     """The ops that compute, in order, repeated ones counted."""
-    names = [n.op for n in body.nodes if n.op not in _QUIET]
+    names = [n.op for n in body.nodes if not _silent(opdef(n.op))]
     return tuple(f"{op} ×{count}" if count > 1 else op for op, count in _runs(names))
+
+
+def _silent(op: OpDef) -> bool:
+    return op.source or op.view or op.quiet
 
 
 def _runs(names: list[str]) -> list[tuple[str, int]]:

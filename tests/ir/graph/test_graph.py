@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 from inferir.ir.errors import IRError
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Attrs, Builder, Graph, Provenance, rebuild
+from inferir.ir.graph.graph import Builder, Graph, Provenance, rebuild
 from inferir.ir.graph.types import TensorType
 
 X = TensorType((T, 8), DType.F32)

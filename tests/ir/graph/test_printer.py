@@ -6,9 +6,10 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dims import A, R, S, T
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Attrs, Builder, Graph, Node, Provenance, Value
+from inferir.ir.graph.graph import Builder, Graph, Node, Provenance, Value
 from inferir.ir.graph.parser import parse_graph
 from inferir.ir.graph.printer import print_graph
 from inferir.ir.graph.types import TensorType

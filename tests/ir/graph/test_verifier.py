@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from inferir.ir.errors import VerifyError
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dims import S, T
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Attrs, Builder, Graph, Node, Provenance, Value
+from inferir.ir.graph.graph import Builder, Graph, Node, Provenance, Value
 from inferir.ir.graph.types import TensorType
 from inferir.ir.graph.verifier import verify
 
