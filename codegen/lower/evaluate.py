@@ -22,7 +22,6 @@ from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Node, Value
 from inferir.ir.graph.registry import opdef
 
-_LOGICAL = frozenset({"tensor.logical_and", "tensor.logical_or", "tensor.logical_not"})
 _MOST_ROWS = 2**31
 
 
@@ -82,7 +81,7 @@ class Evaluator(Generic[V]):
 
     def _operand(self, node: Node, i: int, dtype: DType, place: Place) -> V:
         o = node.operands[i]
-        truth = node.op in _LOGICAL
+        truth = opdef(node.op).logical
         if o.op == "core.scalar":
             value = number(node, i, dtype)
             return self.emitter.number(bool(value) if truth else value, DType.BOOL if truth else dtype, place)

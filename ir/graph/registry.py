@@ -43,6 +43,7 @@ class OpDef:
     elementwise: an element of the result depends on the operands' elements at the same (broadcast) index alone.
     commutative: the two operands may change places.
     unit: the number e with op(x, e) = x, and with op(e, x) = x if commutative.
+    logical: operands count as true or false, whatever their type.
     view: the result is operand 0 at another index, which the attributes say.
     lookup: the result is rows of operand 0, a table, by the numbers in operand 1, which may be of any integer type.
     moves: elements of the result are elements of the operands, unchanged.
@@ -70,6 +71,7 @@ class OpDef:
     elementwise: bool = False
     commutative: bool = False
     unit: float | None = None
+    logical: bool = False
     view: bool = False
     lookup: bool = False
     moves: bool = False

@@ -99,15 +99,15 @@ _binary("gt", lambda a, b: a > b, compare)
 _binary("ge", lambda a, b: a >= b, compare)
 _binary("eq", lambda a, b: a == b, compare, commutative=True)
 _binary("ne", lambda a, b: a != b, compare, commutative=True)
-_binary("logical_and", lambda a, b: torch_module().logical_and(*_tensors(a, b)), compare, commutative=True)
-_binary("logical_or", lambda a, b: torch_module().logical_or(*_tensors(a, b)), compare, commutative=True)
+_binary("logical_and", lambda a, b: torch_module().logical_and(*_tensors(a, b)), compare, commutative=True, logical=True)
+_binary("logical_or", lambda a, b: torch_module().logical_or(*_tensors(a, b)), compare, commutative=True, logical=True)
 
 
 def _not(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(types[0].shape, DType.BOOL)
 
 
-define(OpDef("tensor.logical_not", 1, _not, lambda attrs, x: x.logical_not(), elementwise=True))
+define(OpDef("tensor.logical_not", 1, _not, lambda attrs, x: x.logical_not(), elementwise=True, logical=True))
 
 
 def _where(types: Sequence[TensorType], attrs: Attrs) -> TensorType:

@@ -150,6 +150,14 @@ def test_commutative(name: str) -> None:
     assert opdef(name).commutative == measured
 
 
+@pytest.mark.parametrize("name", [n for n in OPS if opdef(n).elementwise and n != "tensor.where"])
+def test_logical(name: str) -> None:
+    numbers = [rand(*X) * (rand(*X) > 0) for _ in EXAMPLES[name][0]()]
+    truths = [(x != 0).float() for x in numbers]
+    there, back = apply(opdef(name), tuple(numbers)), apply(opdef(name), tuple(truths))
+    assert opdef(name).logical == bool(same(there, back).all())
+
+
 @pytest.mark.parametrize("name", OPS)
 def test_unit(name: str) -> None:
     op, (x, *rest) = opdef(name), EXAMPLES[name][0]()
