@@ -71,9 +71,7 @@ def plan(graph: Graph, bounds: Mapping[str, int], kv: tuple[KVCacheGroup, ...] =
         if node.op != "kernel.region":
             raise PassError(f"plan: {node.op} in {node.loc.module or 'the graph'} is not in a kernel")
     caches = {name: KVArg(i, layer, t.role) for i, group in enumerate(kv) for name, layer, t in group.caches()}
-    places: dict[Value, Arg] = {
-        v: _source(v, caches) for n in graph.nodes if opdef(n.op).source for v in n.results
-    }
+    places: dict[Value, Arg] = {v: _source(v, caches) for n in graph.nodes if opdef(n.op).source for v in n.results}
     aliased = _follow_caches(regions, places)
     outputs = _outputs(graph, places, bounds)
     placed = _place(_buffers(graph, regions, places, bounds))

@@ -99,7 +99,9 @@ _binary("gt", lambda a, b: a > b, compare)
 _binary("ge", lambda a, b: a >= b, compare)
 _binary("eq", lambda a, b: a == b, compare, commutative=True)
 _binary("ne", lambda a, b: a != b, compare, commutative=True)
-_binary("logical_and", lambda a, b: torch_module().logical_and(*_tensors(a, b)), compare, commutative=True, logical=True)
+_binary(
+    "logical_and", lambda a, b: torch_module().logical_and(*_tensors(a, b)), compare, commutative=True, logical=True
+)
 _binary("logical_or", lambda a, b: torch_module().logical_or(*_tensors(a, b)), compare, commutative=True, logical=True)
 
 
