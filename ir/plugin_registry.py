@@ -93,7 +93,7 @@ class PluginRegistry(Generic[T]):
         """The entry `name`. Raises the registry's error: for an unknown name, with all known ones; for an entry that
         was left out, with the reason.
         """
-        found = self._scan().get(name)
+        found = self._entries.get(name) or self._scan().get(name)  # what is built in needs no look at others
         if found is None:
             raise self._error(f"unknown {self.noun} {name!r}; known: {', '.join(self.names()) or 'none'}")
         self._load(name, found)

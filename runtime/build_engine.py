@@ -7,7 +7,7 @@ import os
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_options import EngineOptions
 from inferir.runtime.engine.model_limits import ModelLimits
-from inferir.runtime.executor.cpu.cpu_executor import CpuExecutor
+from inferir.runtime.executor.executors import check_target, executor_for
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.cache_size import plan_blocks
 from inferir.runtime.kv.kv_cache import KVCache
@@ -18,7 +18,7 @@ from inferir.runtime.usable_cpus import thread_count
 
 def load_engine(path: str | os.PathLike[str], options: EngineOptions | None = None) -> Engine:
     """Verify and load the artifact at `path`. Raises `ArtifactError`, `TargetError` or `EngineError`."""
-    return build_engine(load_artifact(path), options)
+    return build_engine(load_artifact(path, check_target), options)
 
 
 def build_engine(artifact: LoadedArtifact, options: EngineOptions | None = None) -> Engine:
@@ -39,6 +39,6 @@ def build_engine(artifact: LoadedArtifact, options: EngineOptions | None = None)
     has_tokenizer = (artifact.tokenizer_dir / "tokenizer.json").exists()
     tokenizer = Tokenizer.load(artifact.tokenizer_dir) if has_tokenizer else None
     limits = ModelLimits(manifest.model.vocab_size, frozenset(manifest.model.eos_token_ids), max_model_len)
-    executor = CpuExecutor(artifact, num_blocks, threads)
+    executor = executor_for(manifest.target)(artifact, num_blocks, threads)
     cache = KVCache(manifest.kv, BlockPool(num_blocks), prefix_caching=options.enable_prefix_caching)
     return Engine(executor, cache, scheduler, limits, tokenizer, block_size=manifest.limits.block_size)

@@ -18,8 +18,10 @@ from inferir.api.llm import LLM, SamplingParams
 from inferir.ir.contract.artifact import read_manifest, write_manifest
 from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.symbols import StepCounts
+from inferir.ir.contract.target import Target
 from inferir.ir.errors import ArtifactError, EngineError, RequestError, TargetError
-from inferir.runtime.loader import check_target, load_artifact
+from inferir.runtime.executor.cpu.cpu_features import check_features
+from inferir.runtime.executor.executors import check_target
 
 VOCAB = 50
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
@@ -183,12 +185,11 @@ def test_options_beyond_the_artifact(compiled_artifact: Path) -> None:
         assert llm.generate([[1], [2], [3]], GREEDY)[2].token_ids == expected([3], 15)
 
 
-def test_target_check(compiled_artifact: Path) -> None:
-    manifest = load_artifact(compiled_artifact).manifest
-    with pytest.raises(TargetError, match=f"compiled for {manifest.target.name.replace('+', '.')}, .*avx2"):
-        check_target(manifest, frozenset({"sse4_2", "avx"}))
-    other = msgspec.structs.replace(
-        manifest, target=msgspec.convert({**manifest.target.record(), "kind": "cuda"}, type(manifest.target))
-    )
-    with pytest.raises(TargetError, match="runs on CPUs"):
+def test_target_check() -> None:
+    target = Target.host()
+    with pytest.raises(TargetError, match=f"compiled for {target.name.replace('+', '.')}, .*avx2"):
+        check_features(target, frozenset({"sse4_2", "avx"}))
+    check_target(target)
+    other = msgspec.convert({**target.record(), "kind": "cuda"}, Target)
+    with pytest.raises(TargetError, match=r"compiled for .*: unknown executor 'cuda'; known: cpu"):
         check_target(other)

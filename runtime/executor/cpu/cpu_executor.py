@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -16,6 +19,7 @@ from inferir.ir.contract.split_kv import Splitting, max_partials
 from inferir.ir.contract.symbols import COUNTED, StepCounts
 from inferir.ir.errors import ArtifactError, EngineError
 from inferir.runtime.executor.base import Step, StepOutputs
+from inferir.runtime.executor.cpu.cpu_features import check_features
 from inferir.runtime.executor.cpu.step_memory import StepMemory
 from inferir.runtime.executor.cpu.step_program import StepProgram
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool
@@ -29,17 +33,20 @@ OUTPUTS = ("tokens", "logits")
 class CpuExecutor:
     """Runs an artifact's step programs with `threads` threads and a KV cache of `num_blocks` blocks."""
 
+    check_target = staticmethod(check_features)
+
     def __init__(self, artifact: LoadedArtifact, num_blocks: int, threads: int) -> None:
         manifest = artifact.manifest
         _require(artifact)
+        libraries = {name: _open(artifact.path / name) for name in sorted({b.library for b in manifest.buckets})}
         self._memory = StepMemory(artifact, num_blocks)
         self._workers = WorkerPool(
-            next(iter(artifact.libraries.values())),
+            next(iter(libraries.values())),
             threads=threads,
             scratch_bytes=max(b.scratch_bytes for b in manifest.buckets),
         )
         self._dispatcher = Dispatcher(
-            [(b, StepProgram(b, artifact.libraries[b.library], self._memory, self._workers)) for b in manifest.buckets]
+            [(b, StepProgram(b, libraries[b.library], self._memory, self._workers)) for b in manifest.buckets]
         )
         heads = min((g.spec.kv_heads for g in manifest.kv if isinstance(g.spec, AttentionSpec)), default=1)
         self.splitting = Splitting(self._workers.threads, heads, max_partials(manifest.limits.max_model_len))
@@ -106,3 +113,10 @@ def _require(artifact: LoadedArtifact) -> None:
     missing = {*INPUTS} - {i.name for i in manifest.inputs} | {*OUTPUTS} - {o.name for o in manifest.outputs}
     if missing:
         raise ArtifactError(f"{artifact.path}: the step has no {', '.join(sorted(missing))}")
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path.resolve()), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as e:
+        raise ArtifactError(f"{path}: cannot be loaded: {e}") from None

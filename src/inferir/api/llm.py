@@ -21,6 +21,7 @@ from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_options import EngineOptions
 from inferir.runtime.engine.request_maker import RequestOptions
 from inferir.runtime.engine.stats import EngineStats
+from inferir.runtime.executor.executors import check_target
 from inferir.runtime.loader import load_artifact
 from inferir.runtime.probe import sequence_logits
 from inferir.runtime.sampling.sampling_defaults import SamplingDefaults
@@ -76,7 +77,7 @@ class LLM:
             long_prefill_tokens=long_prefill_tokens,
             max_waiting=max_waiting,
         )
-        self._artifact = load_artifact(artifact_path)
+        self._artifact = load_artifact(artifact_path, check_target)
         self.manifest = self._artifact.manifest
         self.sampling_defaults = SamplingDefaults.load(self._artifact.tokenizer_dir, generation_config)
         for problem in self.sampling_defaults.ignored:
