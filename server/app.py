@@ -1,10 +1,10 @@
-"""The routes."""
+"""The application: routes, and what errors become."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +21,21 @@ from inferir.server.http.gate import Gate
 from inferir.server.http.http_errors import ApiError
 from inferir.server.http.responses import ClientGoneError, error_response, json_response, warn
 from inferir.server.openai import body_fields as fields
-from inferir.server.openai.chat_route import chat
-from inferir.server.openai.completions_route import completions
 from inferir.server.openai.field_schema import request_body
-from inferir.server.openai.field_table import ROUTES
+from inferir.server.openai.route import Route
 from inferir.server.service import Service
 
 log = logging.getLogger("inferir.server")
 
-Handler = Callable[[Service, Request, Mapping[str, Any], dict[str, str]], Awaitable[Response]]
 
-
-def make_app(service: Service) -> Gate:
-    """The ASGI application."""
+def make_app(service: Service, routes: Iterable[Route]) -> Gate:
+    """The ASGI application: `routes`, and those that tell how the server is."""
     app = FastAPI(
         title="Inferir", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=None
     )
     _add_status_routes(app, service)
-    _add_post(app, service, "/v1/completions", completions)
-    _add_post(app, service, "/v1/chat/completions", chat)
-    _add_post(app, service, "/tokenize", tokenize)
-    _add_post(app, service, "/detokenize", detokenize)
+    for route in routes:
+        _add_post(app, service, route)
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientGoneError, _client_gone)
@@ -118,10 +112,10 @@ def _add_status_routes(app: FastAPI, service: Service) -> None:
 _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
-def _add_post(app: FastAPI, service: Service, path: str, handler: Handler) -> None:
-    record = ROUTES[path]
+def _add_post(app: FastAPI, service: Service, route: Route) -> None:
+    path, record = route.path, route.body
 
-    async def route(request: Request) -> Response:
+    async def post(request: Request) -> Response:
         service.check_ready()
         body = await read_json(request, service.options.body_limit)
         try:
@@ -135,47 +129,10 @@ def _add_post(app: FastAPI, service: Service, path: str, handler: Handler) -> No
         headers: dict[str, str] = {}
         if warnings:
             warn(headers, path, "; ".join(warnings))
-        return await handler(service, request, body, headers)
+        return await route.answer(service, request, body, headers)
 
     extra = request_body(record)
-    app.add_api_route(path, route, methods=["POST"], response_model=None, openapi_extra=extra, name=path)
-
-
-async def tokenize(service: Service, request: Request, body: Mapping[str, Any], headers: dict[str, str]) -> Response:
-    """Token ids of a text or of a conversation."""
-    if (body.get("prompt") is None) == (body.get("messages") is None):
-        raise ApiError.invalid("give either prompt or messages", "prompt")
-    tokenizer = service.need_tokenizer("prompt")
-    if body.get("messages") is not None:
-        ids = await service.chat_tokens(body, headers)
-    else:
-        _check_plain(body)
-        special = body.get("add_special_tokens")
-        ids = await service.in_thread(service.encode, body["prompt"], add_special_tokens=special is None or special)
-    out = {"count": len(ids), "max_model_len": service.max_model_len, "tokens": ids, "token_strs": None}
-    if body.get("return_token_strs"):
-        out["token_strs"] = [tokenizer.token(i) for i in ids]
-    return json_response(out, headers=headers)
-
-
-def _check_plain(body: Mapping[str, Any]) -> None:
-    """Raise `ApiError` for a field that only a conversation has, and that would be ignored beside a text."""
-    for name in ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
-        if body.get(name):
-            raise ApiError.invalid(f"{name} needs messages", name)
-
-
-async def detokenize(service: Service, request: Request, body: Mapping[str, Any], headers: dict[str, str]) -> Response:
-    """The text of token ids, special tokens included."""
-    ids = body.get("tokens")
-    if ids is None:
-        raise ApiError.invalid("tokens must be a list of token ids", "tokens")
-    tokenizer = service.need_tokenizer("tokens")
-    bad = next((i for i in ids if not 0 <= i < service.manifest.model.vocab_size), None)
-    if bad is not None:
-        raise ApiError.invalid(f"token id {bad} is outside the vocabulary", "tokens")
-    text = await service.in_thread(tokenizer.decode, ids, skip_special_tokens=False)
-    return json_response({"prompt": text}, headers=headers)
+    app.add_api_route(path, post, methods=["POST"], response_model=None, openapi_extra=extra, name=path)
 
 
 async def _api_error(request: Request, error: Exception) -> Response:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from inferir.ir.errors import InferirError
 from inferir.server.engine.engine_client import EngineClient
+from inferir.server.engine.stat_sinks import Sink, feed, find_sinks
 from inferir.server.http.http_errors import draining
 from inferir.server.http.listen import BACKLOG, close, listen, url
 from inferir.server.http.loop_errors import LoopErrors
@@ -37,11 +38,16 @@ log = logging.getLogger("inferir.server")
 def serve(options: ServerOptions) -> None:
     """Serve until a signal ends it. Raises `InferirError` if it cannot start, or the engine cannot be kept alive."""
     started = time.monotonic()
+    sinks = find_sinks(options.stat_sinks)
+    if options.routes:
+        from inferir.server.routes import open_routes
+
+        open_routes(options.routes)  # what cannot be used is refused before anything is started
     most_files = raise_open_files()
     check_threads()
     sockets = listen(options.host, options.port, options.uds)
     try:
-        asyncio.run(_Run(options, sockets, started, most_files).main())
+        asyncio.run(_Run(options, sockets, sinks, started, most_files).main())
     finally:
         close(sockets, options.uds)
 
@@ -55,9 +61,17 @@ def say(text: str) -> None:
 class _Run:
     """One run of a server."""
 
-    def __init__(self, options: ServerOptions, sockets: list[socket.socket], started: float, most_files: int) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        sockets: list[socket.socket],
+        sinks: dict[str, Sink],
+        started: float,
+        most_files: int,
+    ) -> None:
         self.options = options
         self.sockets = sockets
+        self.sinks = sinks
         self.started = started
         self.most_files = most_files
         self.signals = 0
@@ -73,11 +87,13 @@ class _Run:
         say(f"listening on {url(self.sockets[0])}")
         try:
             from inferir.server.app import make_app
+            from inferir.server.routes import open_routes
             from inferir.server.service import Service
 
             service = Service(self.options, client)
             _tell_defaults(service)
-            await self._serve(service, _web_server(make_app(service), self.most_files))
+            app = make_app(service, open_routes(self.options.routes))
+            await self._serve(service, _web_server(app, self.most_files))
         finally:
             await client.stop()
 
@@ -90,6 +106,7 @@ class _Run:
         serving = asyncio.create_task(web.serve(sockets=self.sockets))
         failed = asyncio.create_task(client.wait_failed())
         tasks = [failed, asyncio.create_task(self.signalled.wait()), asyncio.create_task(self._announce(service))]
+        tasks.append(asyncio.create_task(feed(client, self.sinks)))
         failure: InferirError | None = None
         await asyncio.wait({serving, *tasks[:2]}, return_when=asyncio.FIRST_COMPLETED)
         if failed.done():

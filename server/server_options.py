@@ -24,7 +24,8 @@ class ServerOptions:
     times n in one request. tool_style: how the model writes tool calls; None: as its template does. generation_config:
     whether the model's recommendations are defaults of requests, "auto" or "none". hide_unused_tools: leave tools
     out of the prompt where `tool_choice` is "none". origins: origins that browsers may call from, "*" for all.
-    special_tokens_in_messages: whether the spelling of a control token in a message is one.
+    special_tokens_in_messages: whether the spelling of a control token in a message is one. routes, stat_sinks: names
+    of entries of other distributions that take part.
     """
 
     artifact: Path
@@ -44,6 +45,8 @@ class ServerOptions:
     generation_config: str = "auto"
     hide_unused_tools: bool = False
     metrics_prefix: str = "inferir"
+    routes: tuple[str, ...] = ()
+    stat_sinks: tuple[str, ...] = ()
     engine: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

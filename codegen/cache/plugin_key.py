@@ -5,16 +5,14 @@ from __future__ import annotations
 from functools import cache
 
 from inferir.codegen.cache.cache_key import JSON, CacheKey, source_hash
+from inferir.ir.plugin_kinds import COMPILE, kinds_of
 from inferir.ir.plugin_registry import plugin_sources
-
-COMPILE_TIME = ("passes", "ops", "backends", "formats", "kv")
-"""Kinds of entries that run while a model is compiled."""
 
 
 @cache
 def plugin_digests() -> dict[str, str]:
     """Digest of the source of every installed distribution that takes part in compiling, by name and version."""
-    return {origin: source_hash(paths) for origin, paths in plugin_sources(COMPILE_TIME).items()}
+    return {origin: source_hash(paths) for origin, paths in plugin_sources(kinds_of(COMPILE)).items()}
 
 
 def keyed(**components: JSON) -> CacheKey:

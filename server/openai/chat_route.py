@@ -14,9 +14,11 @@ from inferir.server.engine.messages import Logprobs, TokenEvent
 from inferir.server.http.http_errors import ApiError
 from inferir.server.http.responses import answered, warn, while_connected
 from inferir.server.openai import body_fields as fields
+from inferir.server.openai.field_table import CHAT
 from inferir.server.openai.generation import Generation
 from inferir.server.openai.logprob_fields import chat_logprobs, prompt_logprobs
 from inferir.server.openai.parameters import check_priority, engine_params, sequences, truncate, wish
+from inferir.server.openai.route import Route
 from inferir.server.service import Service
 
 if TYPE_CHECKING:
@@ -212,3 +214,6 @@ async def _tool_use(service: Service, body: Mapping[str, Any]) -> tuple[ToolUse 
 
     use = await service.in_thread(tool_use, body, service.tool_style, service.tokenizer)
     return use, {**body, "tools": shown_tools(body, without=service.options.hide_unused_tools)}
+
+
+ROUTE = Route("/v1/chat/completions", CHAT, chat)

@@ -15,9 +15,11 @@ from inferir.server.engine.messages import Logprobs
 from inferir.server.http.http_errors import ApiError
 from inferir.server.http.responses import answered, while_connected
 from inferir.server.openai import body_fields as fields
+from inferir.server.openai.field_table import COMPLETIONS
 from inferir.server.openai.generation import Generation
 from inferir.server.openai.logprob_fields import CompletionLogprobs, joined, prompt_logprobs
 from inferir.server.openai.parameters import check_priority, engine_params, sequences, truncate, wish
+from inferir.server.openai.route import Route
 from inferir.server.service import Service
 
 DEFAULT_MAX_TOKENS = 16
@@ -186,3 +188,6 @@ def _echoes(service: Service, body: Mapping[str, Any], prompts: list[list[int]])
     skip = body.get("skip_special_tokens")
     texts = [tokenizer.decode(p, skip_special_tokens=skip is None or bool(skip)) for p in prompts]
     return [text for text in texts for _ in range(n)]
+
+
+ROUTE = Route("/v1/completions", COMPLETIONS, completions)

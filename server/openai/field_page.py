@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from inferir.server.openai.effects import EFFECTS
-from inferir.server.openai.field_table import ROUTES
+from inferir.server.openai.field_table import BODIES
 from inferir.server.openai.kinds import Either, Field, Items, Kind, Off, Record, Tagged
 
 BEGIN = "<!-- begin fields -->"
@@ -58,7 +58,7 @@ def _inner(kind: Kind) -> Iterator[tuple[str, Field]]:
 def table() -> str:
     """The whole table in Markdown, with what its words mean."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    for route, record in ROUTES.items():
+    for route, record in BODIES.items():
         for path, field in rows(record):
             note = field.note
             if isinstance(field.kind, Off) and field.kind.values:

@@ -243,7 +243,7 @@ TOKENIZE = Record(
 )
 DETOKENIZE = Record(_MODEL, Field("tokens", TokenIds(1 << 20), OBEYED, "special tokens are written out"))
 
-ROUTES: Mapping[str, Record] = {
+BODIES: Mapping[str, Record] = {
     "/v1/completions": COMPLETIONS,
     "/v1/chat/completions": CHAT,
     "/tokenize": TOKENIZE,

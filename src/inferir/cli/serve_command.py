@@ -89,6 +89,14 @@ def serve(
     metrics_prefix: Annotated[
         str, typer.Option(metavar="NAME", help="Stands before the colon in names of metrics.")
     ] = "inferir",
+    allow_route: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Open this route of an installed plug-in. May be repeated."),
+    ] = None,
+    stat_sink: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Tell this sink of an installed plug-in how the engine is. May be repeated."),
+    ] = None,
     log_level: Annotated[str, typer.Option(metavar="|".join(LOG_LEVELS), help="How much is logged.")] = "info",
 ) -> None:
     """Serve an artifact over HTTP with the OpenAI API, metrics and a chat page."""
@@ -133,6 +141,8 @@ def serve(
             strict=strict,
             origins=tuple(allowed_origin or ("*",)),
             metrics_prefix=metrics_prefix,
+            routes=tuple(allow_route or ()),
+            stat_sinks=tuple(stat_sink or ()),
             engine={k: v for k, v in engine.items() if v is not None},
         )
     )
