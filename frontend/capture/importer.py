@@ -1,30 +1,23 @@
-"""Import an exported program as an IR graph in `tensor.*`, `nn.layer_norm` and `attn.attention` ops.
-
-Only nodes that the logits depend on are imported. The leading batch dimension of 1 stays. Casts that PyTorch's type
-promotion implies become explicit. Computations on constants alone (rotary frequencies, embedding scales) are
-evaluated here. What an imported node's type must be is known from the trace and checked, so a wrong rule cannot go
-unnoticed.
+"""The state of one import of an exported program: what rules get as first argument.
 
 Token ids and positions are 32-bit in the graph although PyTorch's are 64-bit; index arithmetic on them stays 32-bit.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
 import torch
 
-from inferir.frontend.capture.export import Exported
 from inferir.frontend.capture.hooks import MaskSpec
 from inferir.frontend.capture.trace_failures import short_path
-from inferir.ir.errors import IRError, UntraceableError
+from inferir.ir.errors import UntraceableError
 from inferir.ir.graph.dims import Dim, T, as_dim
 from inferir.ir.graph.dtypes import DType, from_torch
-from inferir.ir.graph.graph import Builder, Graph, Provenance, Value
+from inferir.ir.graph.graph import Builder, Provenance, Value
 from inferir.ir.graph.types import TensorType
 
 CONSTANT_PREFIX = "const."
@@ -47,19 +40,6 @@ class AttentionCall:
 
 
 @dataclass(frozen=True)
-class Imported:
-    """The captured graph; values of its `const.*` weights; its attention layers in order."""
-
-    graph: Graph
-    constants: Mapping[str, torch.Tensor]
-    attention: tuple[AttentionCall, ...]
-
-
-class UnsupportedOperatorError(UntraceableError):
-    """An operator without import rule."""
-
-
-@dataclass(frozen=True)
 class Mask:
     """The value of a mask marker."""
 
@@ -67,21 +47,6 @@ class Mask:
 
 
 Imports = Any  # Value | torch.Tensor (constant) | Mask | Dim | list of those | None
-Rule = Callable[..., Imports]
-RULES: dict[str, Rule] = {}
-
-
-def rule(*targets: str) -> Callable[[Rule], Rule]:
-    """Register a function as the import rule of the operators named `targets` (as printed, e.g. `aten.add.Tensor`)."""
-
-    def register(function: Rule) -> Rule:
-        for target in targets:
-            if target in RULES:
-                raise IRError(f"two import rules for {target}")
-            RULES[target] = function
-        return function
-
-    return register
 
 
 def module_path(node: Any, prefix: str) -> str:
@@ -215,143 +180,3 @@ class Importer:
 
     def view(self, x: Value, shape: Sequence[Dim]) -> Value:
         return x if x.type.shape == tuple(shape) else self.op("tensor.view", x, shape=tuple(shape))
-
-
-def import_program(exported: Exported, aliases: Mapping[str, str] | None = None) -> Imported:
-    """The IR graph (ids, positions and perhaps lengths, [T] i32) -> logits [T, V] f32 of an exported program.
-
-    aliases: names of tied parameters -> the name to use. Raises `UnsupportedOperatorError` naming operator and
-    module for an operator without rule, `UntraceableError` for a use that the IR cannot express.
-    """
-    from inferir.frontend.capture import aten
-
-    assert aten.RULES is RULES
-    program = exported.program
-    imp = Importer(exported.symbol, exported.prefix)
-    env: dict[Any, Imports] = {}
-    inputs: dict[str, Value] = {}
-    targets = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
-    live = _live_nodes(program)
-    for node in program.graph.nodes:
-        if node.op == "placeholder":
-            if node in live or targets[node.name].kind.name == "USER_INPUT":
-                env[node] = _placeholder(imp, node, targets[node.name], program, aliases or {}, inputs)
-        elif node.op == "call_function" and node in live:
-            imp.node = node
-            env[node] = _import(imp, node, env)
-    output = next(n for n in program.graph.nodes if n.op == "output").args[0][0]
-    imp.node = output
-    logits = imp.value(env[output], torch.float32)
-    ordered = tuple(inputs[name] for name in ("ids", "positions", "lengths") if name in inputs)
-    graph = Graph(ordered, (logits,), ("logits",), name="captured")
-    used = graph.weights()
-    constants = {name: tensor for name, tensor in imp.constants.items() if name in used}
-    return Imported(graph, constants, tuple(imp.attention))
-
-
-def _live_nodes(program: Any) -> set[Any]:
-    """Nodes that the outputs depend on through values; what feeds only a mask marker does not count."""
-    stack = [n for n in program.graph.nodes if n.op == "output"]
-    live: set[Any] = set(stack)
-    while stack:
-        node = stack.pop()
-        if str(node.target) == "inferir.mask.default":
-            continue
-        for operand in node.all_input_nodes:
-            if operand not in live:
-                live.add(operand)
-                stack.append(operand)
-    return live
-
-
-def _placeholder(
-    imp: Importer, node: Any, spec: Any, program: Any, aliases: Mapping[str, str], inputs: dict[str, Value]
-) -> Imports:
-    imp.node = node
-    if spec.kind.name == "USER_INPUT":
-        inputs[node.name] = imp.builder.input(node.name, TensorType(imp.shape(node.meta["val"]), DType.I32))
-        return inputs[node.name]
-    name = str(spec.target)
-    path = name.removeprefix(imp.prefix)
-    if spec.kind.name == "PARAMETER" or (spec.kind.name == "BUFFER" and spec.persistent):
-        path = aliases.get(path, path)
-        loc = Provenance(path, "weight")
-        return imp.builder.weight(
-            path, TensorType(imp.shape(node.meta["val"]), imp.dtype(node.meta["val"].dtype)), loc=loc
-        )
-    if spec.kind.name == "BUFFER":
-        tensor = program.constants[name] if name in program.constants else program.state_dict[name]
-        return _named_constant(imp, tensor, path)
-    if spec.kind.name == "CONSTANT_TENSOR":
-        return program.constants[name]
-    raise imp.refuse(f"an input of kind {spec.kind.name} is not supported")
-
-
-def _named_constant(imp: Importer, tensor: torch.Tensor, path: str) -> torch.Tensor:
-    """Remember the buffer's name for the case that it is used as it is."""
-    if tensor.dim() and tensor.numel() <= MAX_CONSTANT:
-        imp.constant(tensor, path)
-    return tensor
-
-
-def _resolve(x: Any, env: Mapping[Any, Imports]) -> Any:
-    """Arguments with nodes replaced by what they were imported as (None where a mask marker is all that uses them)."""
-    if isinstance(x, torch.fx.Node):
-        return env.get(x)
-    if isinstance(x, (list, tuple)):
-        return [_resolve(i, env) for i in x]
-    return x
-
-
-def _leaves(args: Any) -> Iterator[Any]:
-    for x in args:
-        if isinstance(x, list):
-            yield from _leaves(x)
-        else:
-            yield x
-
-
-@functools.cache
-def _is_pure(target: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ())
-
-
-def _import(imp: Importer, node: Any, env: Mapping[Any, Imports]) -> Imports:
-    val = node.meta.get("val")
-    if isinstance(val, (torch.SymInt, int)) and not isinstance(val, bool):
-        return imp.dim(val)
-    args, kwargs = _resolve(node.args, env), {k: _resolve(v, env) for k, v in node.kwargs.items()}
-    name = str(node.target)
-    operands = list(_leaves([*args, *kwargs.values()]))
-    if name.startswith("aten.") and not any(isinstance(x, (Value, Mask, sympy.Expr)) for x in operands):
-        if "empty" in name or not _is_pure(node.target):
-            raise imp.refuse("the result is not determined by the model's inputs")
-        with torch.no_grad():
-            return node.target(*args, **kwargs)
-    function = RULES.get(name) or (RULES["getitem"] if name == "<built-in function getitem>" else None)
-    if function is None:
-        raise UnsupportedOperatorError(imp.describe("this operator has no import rule"))
-    try:
-        result = function(imp, *args, **kwargs)
-    except IRError as error:
-        raise imp.refuse(str(error)) from error
-    except TypeError as error:
-        if "argument" not in str(error):
-            raise
-        raise imp.refuse(f"this form of the operator is not supported ({error})") from error
-    _check(imp, result, val)
-    return result
-
-
-def _check(imp: Importer, result: Imports, val: Any) -> None:
-    """The imported type must be the traced one (32-bit indices stand for 64-bit ones)."""
-    if isinstance(val, (list, tuple)):
-        for r, v in zip(result, val, strict=False):
-            _check(imp, r, v)
-        return
-    if not isinstance(result, Value) or not isinstance(val, torch.Tensor):
-        return
-    want = TensorType(imp.shape(val), imp.dtype(val.dtype))
-    narrow = want.dtype is DType.I64 and result.type.dtype is DType.I32
-    if result.type.shape != want.shape or not (narrow or result.type.dtype is want.dtype):
-        raise imp.refuse(f"imported as {result.type}, but the trace has {want}")

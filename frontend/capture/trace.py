@@ -14,7 +14,7 @@ import torch
 
 from inferir.frontend.capture import hooks
 from inferir.frontend.capture.export import MAX_TOKENS, Exported, export
-from inferir.frontend.capture.importer import Imported, UnsupportedOperatorError, import_program
+from inferir.frontend.capture.import_program import Imported, UnsupportedOperatorError, import_program
 from inferir.frontend.capture.rope import check_rope, follow_lengths, longest_sequence, needs_lengths
 from inferir.frontend.checkpoint.checkpoint_weights import Weights, WeightSource, WeightWarning, resolve
 from inferir.frontend.checkpoint.huggingface import quiet, renames, skeleton, state_types, text_config, tied_names

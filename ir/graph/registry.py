@@ -1,6 +1,8 @@
 """Op definitions: declared once, with everything that is known about an op, for whoever works on graphs.
 
-The table here knows no op: a dialect defines its own when it is imported, which happens at the first question.
+The table here knows no op: a dialect defines its own when it is imported. Those of this system are imported at the
+first question; another distribution adds one by an entry point of the group `inferir.ops`, named like the dialect,
+whose loading defines the ops. It is loaded when one of them is asked for.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from inferir.ir.errors import IRError
 from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.types import TensorType
+from inferir.ir.plugin_registry import PluginRegistry
 
 if TYPE_CHECKING:
     import torch
@@ -103,6 +106,9 @@ class OpDef:
         return next((key for key in ("dims", "dim") if key in self.attrs), None)
 
 
+DIALECTS: PluginRegistry[object] = PluginRegistry("ops", "dialect", IRError)
+"""By the name that stands before the dot: what defined the ops (a module)."""
+
 _OPS: dict[str, OpDef] = {}
 _loaded = False
 
@@ -123,12 +129,16 @@ def _load() -> None:
 
 
 def opdef(name: str) -> OpDef:
-    """The definition of op `name`. Raises `IRError` naming an unknown op."""
+    """The definition of op `name`. Raises `IRError` naming an unknown op or dialect."""
     _load()
-    try:
-        return _OPS[name]
-    except KeyError:
-        raise IRError(f"unknown op {name!r}") from None
+    if name not in _OPS:
+        try:
+            DIALECTS.get(name.partition(".")[0])
+        except IRError as error:
+            raise IRError(f"unknown op {name!r}: {error}") from None
+    if name not in _OPS:
+        raise IRError(f"unknown op {name!r}")
+    return _OPS[name]
 
 
 def all_ops() -> dict[str, OpDef]:

@@ -16,7 +16,7 @@ import torch
 
 from inferir.frontend.capture import hooks
 from inferir.frontend.capture.export import export
-from inferir.frontend.capture.importer import Imported, import_program
+from inferir.frontend.capture.import_program import Imported, import_program
 from inferir.frontend.checkpoint.huggingface import api, quiet
 from inferir.ir.graph.interpreter import interpret
 

@@ -46,7 +46,7 @@ def captured(kind: str, dtype: torch.dtype) -> tuple[Any, Any, dict[str, torch.T
     """An eager model with random weights, its captured graph, and all tensors the graph may read."""
     from inferir.frontend.capture import hooks
     from inferir.frontend.capture.export import export
-    from inferir.frontend.capture.importer import import_program
+    from inferir.frontend.capture.import_program import import_program
     from inferir.frontend.checkpoint import huggingface
 
     hooks.register()

@@ -10,6 +10,6 @@ from inferir.frontend.capture.aten import elementwise_rules as elementwise
 from inferir.frontend.capture.aten import product_rules as product
 from inferir.frontend.capture.aten import reduce_rules as reduce
 from inferir.frontend.capture.aten import shape_rules as shape
-from inferir.frontend.capture.importer import RULES
+from inferir.frontend.capture.import_rules import RULES
 
 __all__ = ["RULES", "attention", "elementwise", "product", "reduce", "shape"]

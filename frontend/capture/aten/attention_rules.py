@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from inferir.frontend.capture.hooks import MaskSpec, resolve_window
-from inferir.frontend.capture.importer import AttentionCall, Importer, Imports, Mask, rule
+from inferir.frontend.capture.import_rules import rule
+from inferir.frontend.capture.importer import AttentionCall, Importer, Imports, Mask
 from inferir.ir.graph.graph import Value
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from inferir.frontend.capture.importer import Importer, Imports, Mask, rule
+from inferir.frontend.capture.import_rules import rule
+from inferir.frontend.capture.importer import Importer, Imports, Mask
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Value
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferir.frontend.capture.importer import Importer, Imports, rule
+from inferir.frontend.capture.import_rules import rule
+from inferir.frontend.capture.importer import Importer, Imports
 from inferir.ir.graph.graph import Value
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from inferir.frontend.capture.importer import Importer, Imports, rule
+from inferir.frontend.capture.import_rules import rule
+from inferir.frontend.capture.importer import Importer, Imports
 from inferir.ir.graph.graph import Value
 
 

@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional as nnf
 
 from inferir.frontend.capture import aten
-from inferir.frontend.capture.importer import RULES, UnsupportedOperatorError
+from inferir.frontend.capture.import_program import UnsupportedOperatorError
+from inferir.frontend.capture.import_rules import RULES
 from inferir.ir.errors import UntraceableError
 from inferir.ir.graph.dtypes import DType
 

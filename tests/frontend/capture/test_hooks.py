@@ -12,7 +12,7 @@ from transformers import masking_utils
 
 from inferir.frontend.capture.export import export
 from inferir.frontend.capture.hooks import MaskSpec, attention, describe, resolve_window
-from inferir.frontend.capture.importer import import_program
+from inferir.frontend.capture.import_program import import_program
 from inferir.ir.errors import UntraceableError
 
 Capture = Callable[..., Any]

@@ -1,5 +1,9 @@
 """Op definitions as a whole."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from inferir.ir.errors import IRError
@@ -23,8 +27,30 @@ def test_every_nn_op_has_a_decomposition() -> None:
 def test_unknown_and_duplicate_ops_are_named() -> None:
     with pytest.raises(IRError, match=r"unknown op 'tensor\.nope'"):
         opdef("tensor.nope")
+    with pytest.raises(IRError, match=r"unknown dialect 'nope'; known: core, tensor"):
+        opdef("nope.exp")
     with pytest.raises(IRError, match=r"tensor\.exp is defined twice"):
         define(OpDef("tensor.exp", 1, lambda types, attrs: types[0]))
+
+
+def test_a_dialect_of_another_distribution_is_loaded_when_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "acme_ops.py").write_text(
+        "from inferir.ir.graph.registry import OpDef, define\n"
+        "from inferir.ir.ops.common import same\n"
+        "define(OpDef('acme.sign', 1, same, lambda attrs, x: x.sign(), elementwise=True))\n"
+    )
+    info = tmp_path / "acme-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.5\n")
+    (info / "entry_points.txt").write_text("[inferir.ops]\nacme = acme_ops\n")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from inferir.ir.graph.registry import DIALECTS, all_ops, opdef\n"
+        "assert opdef('tensor.exp').elementwise and 'acme_ops' not in sys.modules\n"
+        "print(opdef('acme.sign').short, 'acme.sign' in all_ops(), DIALECTS.all()[-1].origin)\n"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out == "sign True acme 1.5\n"
 
 
 @pytest.mark.parametrize(
