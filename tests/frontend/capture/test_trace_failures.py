@@ -69,7 +69,7 @@ def test_error_names_module_line_and_hint(inner: type[torch.nn.Module], code: st
         export(Outer(inner()).eval())
     text = str(error.value)
     assert "module 'blocks.1'" in text
-    assert "test_failures.py:" in text
+    assert "test_trace_failures.py:" in text
     assert code in text
     assert hint in text
     assert "\n" not in text
