@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inferir.ir.errors import EngineError
+from inferir.runtime.batch.sampling_rows import leave_rows
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.executor.base import Step
 from inferir.runtime.requests.scheduled import Scheduled
@@ -62,8 +63,7 @@ def _step(engine: Engine, scheduled: list[Scheduled]) -> Logits:
     for start in range(0, step.counts.tokens, width):
         count = min(width, step.counts.tokens - start)
         inputs["rows"][:count] = np.arange(start, start + count)
-        for name in ("temperature", "masked", "edit_count"):  # greedy, unchanged rows: only the logits matter
-            inputs[name][:count] = 0
+        leave_rows(inputs, 0, count)
         counts = step.counts._replace(rows=count, greedy=0)
         parts.append(executor.wait(executor.submit(Step(step.descriptor, counts))).logits.copy())
     for s in scheduled:

@@ -29,8 +29,7 @@ from inferir.ir.contract.artifact import (
 )
 from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.kv_specs import FullAttentionSpec
-from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
-from inferir.ir.contract.split_kv import ITEM_WIDTH
+from inferir.ir.contract.step_inputs import STEP_INPUTS, WORDS, mask_words
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.dtypes import DType
 
@@ -117,19 +116,16 @@ def compiled_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
             attn_tile=1 if decode else 4,
         )
 
-    dtypes = {"logits": DType.F32, **dict(ROW_OPERANDS), **dict(EDIT_OPERANDS)}
-    shapes: dict[str, tuple[int | str, ...]] = {
-        **dict.fromkeys(("ids", "positions", "slots"), ("T",)),
-        "rows": ("R",),
-        **{n: ("R",) for n, _ in ROW_OPERANDS},
-        "bitmask": ("R", mask_words(COMPILED_VOCAB)),
-        **{n: ("E",) for n, _ in EDIT_OPERANDS},
-        "block_tables": ("S", "MB"),
-        "attn_items": ("A", ITEM_WIDTH),
-        "tokens": ("R",),
-        "logits": ("R", COMPILED_VOCAB),
-    }
-    io = [IORecord(name=n, dtype=dtypes.get(n, DType.I32), shape=s) for n, s in shapes.items()]
+    words = mask_words(COMPILED_VOCAB)
+    inputs = tuple(
+        IORecord(name=i.name, dtype=i.dtype, shape=tuple(words if d == WORDS else d for d in i.dims))
+        for i in STEP_INPUTS.values()
+        if i.name not in ("lengths", "greedy_rows")
+    )
+    outputs = (
+        IORecord(name="tokens", dtype=DType.I32, shape=("R",)),
+        IORecord(name="logits", dtype=DType.F32, shape=("R", COMPILED_VOCAB)),
+    )
     spec = FullAttentionSpec(block_size=BLOCK, kv_heads=1, head_dim=1, value_dim=1, dtype=DType.F32)
     write_manifest(
         root,
@@ -146,8 +142,8 @@ def compiled_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
             target=target,
             limits=limits(max_tokens=32, block_size=BLOCK),
             memory=MemoryRecord(weight_bytes=64, arena_bytes=512, scratch_bytes=0, kv_block_bytes=spec.page_bytes),
-            inputs=tuple(io[:-2]),
-            outputs=tuple(io[-2:]),
+            inputs=inputs,
+            outputs=outputs,
             kv=(KVCacheGroup(spec=spec, layers=(0,)),),
             buckets=(bucket("prefill", 1, 33, False), bucket("decode", 1, 9, True)),
             weights={

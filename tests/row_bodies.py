@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS
+from inferir.ir.contract.step_inputs import DRAW_INPUTS
 from inferir.ir.graph.dims import R, T
 from inferir.ir.graph.dtypes import DType, torch_dtype
 from inferir.ir.graph.graph import Builder, Graph, Value
@@ -134,11 +134,11 @@ def arithmetic(dtype: DType, rows: int = 4) -> Case:
 def draw_operands(rows: int, vocab: int) -> dict[str, torch.Tensor]:
     """Operands of `sample.draw` that draw greedily, without mask, filters and edits."""
     words = (vocab + 31) // 32
-    ints = {n: torch.zeros(rows, dtype=torch.int32) for n, t in ROW_OPERANDS if t is DType.I32}
-    floats = {n: torch.zeros(rows) for n, t in ROW_OPERANDS if t is DType.F32}
-    given = {**ints, **floats, "top_p": torch.ones(rows), "bitmask": torch.zeros(rows, words, dtype=torch.int32)}
-    edits = {n: torch.zeros(1, dtype=torch_dtype(t)) for n, t in EDIT_OPERANDS}
-    return {n: {**given, **edits}[n] for n, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)}
+    sizes = {"R": rows, "E": 1, "words": words}
+    return {
+        i.name: torch.full([sizes[d] for d in i.dims], i.name == "top_p", dtype=torch_dtype(i.dtype))
+        for i in DRAW_INPUTS
+    }
 
 
 def draw_case(logits: torch.Tensor, valid: int | None = None, **operands: torch.Tensor) -> Case:

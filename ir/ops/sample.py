@@ -6,12 +6,12 @@ within rounding of the min-p threshold, a top-p mass within rounding of p, or tw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
+from inferir.ir.contract.step_inputs import DRAW_INPUTS, WORDS, mask_words
 from inferir.ir.graph.attrs import Attrs
-from inferir.ir.graph.dims import E
+from inferir.ir.graph.dims import Dim, E
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.registry import OpDef, define, infer_types, opdef
 from inferir.ir.graph.types import TensorType
@@ -27,10 +27,8 @@ LOWEST = -3.4028234663852886e38
 
 def operand_types(logits: TensorType) -> dict[str, TensorType]:
     """Types of the operands of `sample.draw` after the logits, by name, in order."""
-    rows = logits.shape[:1]
-    types = {name: TensorType(rows, dtype) for name, dtype in ROW_OPERANDS}
-    types["bitmask"] = TensorType((*rows, mask_words(int(logits.shape[1]))), DType.I32)
-    return types | {name: TensorType((E,), dtype) for name, dtype in EDIT_OPERANDS}
+    sizes: dict[int | str, Dim] = {"R": logits.shape[0], WORDS: mask_words(int(logits.shape[1])), "E": E}
+    return {i.name: TensorType(tuple(sizes[d] for d in i.dims), i.dtype) for i in DRAW_INPUTS}
 
 
 def _draw_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -97,47 +95,34 @@ def kept(row: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Ten
     return keep
 
 
-def _edit(rows: torch.Tensor, begin: torch.Tensor, count: torch.Tensor, edits: Sequence[torch.Tensor]) -> None:
+def _edit(rows: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
     """Apply each row's edits in order."""
     import torch
 
-    ids, bias, repeat, minus = edits
-    for r, (first, n) in enumerate(zip(begin.tolist(), count.tolist(), strict=True)):
+    ids, bias, multiplier, offset = (given[f"edit_{name}"] for name in ("ids", "bias", "multiplier", "offset"))
+    for r, (first, n) in enumerate(zip(given["edit_begin"].tolist(), given["edit_count"].tolist(), strict=True)):
         for e in range(first, first + n):
             token = int(ids[e])
             if 0 <= token < rows.shape[1]:
                 x = rows[r, token] + bias[e]
-                rows[r, token] = torch.where(x > 0, x / repeat[e], x * repeat[e]) - minus[e]
+                rows[r, token] = torch.where(x > 0, x / multiplier[e], x * multiplier[e]) - offset[e]
 
 
-def _draw_eval(
-    attrs: Attrs,
-    logits: torch.Tensor,
-    temperature: torch.Tensor,
-    top_k: torch.Tensor,
-    top_p: torch.Tensor,
-    min_p: torch.Tensor,
-    seed: torch.Tensor,
-    counter: torch.Tensor,
-    masked: torch.Tensor,
-    bitmask: torch.Tensor,
-    begin: torch.Tensor,
-    count: torch.Tensor,
-    *edits: torch.Tensor,
-) -> torch.Tensor:
+def _draw_eval(attrs: Attrs, logits: torch.Tensor, *operands: torch.Tensor) -> torch.Tensor:
     import torch
 
+    given = {i.name: operand for i, operand in zip(DRAW_INPUTS, operands, strict=True)}
     n, lowest = attrs["valid"], float("-inf")
     rows = logits[:, :n].clone()
-    rows = torch.where((masked != 0)[:, None] & ~unpack_mask(bitmask, n), lowest, rows)
-    _edit(rows, begin, count, edits)
-    hot = temperature > 0
+    rows = torch.where((given["masked"] != 0)[:, None] & ~unpack_mask(given["bitmask"], n), lowest, rows)
+    _edit(rows, given)
+    hot = given["temperature"] > 0
     rows = torch.where(rows.isnan(), lowest, rows)
-    scaled = rows / torch.where(hot, temperature, torch.ones(()))[:, None]
+    scaled = rows / torch.where(hot, given["temperature"], torch.ones(()))[:, None]
     for r in hot.nonzero().flatten().tolist():
-        keep = kept(scaled[r], int(top_k[r]), float(top_p[r]), float(min_p[r]))
+        keep = kept(scaled[r], int(given["top_k"][r]), float(given["top_p"][r]), float(given["min_p"][r]))
         scaled[r] = torch.where(keep, scaled[r], lowest)
-    noise = -torch.log(-torch.log(uniform(seed, counter, n)))
+    noise = -torch.log(-torch.log(uniform(given["seed"], given["counter"], n)))
     scaled = torch.where(hot[:, None], scaled + noise, rows)
     best, token = scaled.max(-1).values, scaled.argmax(-1)
     return torch.where(best == lowest, -1, token).to(torch.int32)
@@ -146,16 +131,17 @@ def _draw_eval(
 define(
     OpDef(
         "sample.draw",
-        1 + len(ROW_OPERANDS) + len(EDIT_OPERANDS),
+        1 + len(DRAW_INPUTS),
         _draw_type,
         _draw_eval,
         attrs={"valid": int},
         doc="One token per row of logits [R, V] among the first `valid` entries. In this order: where `masked` is not "
         "0, entries whose bit in `bitmask` is clear become -inf; edits [edit_begin, edit_begin + edit_count) change "
-        "the entry they name, x + bias, then x / repeat if x > 0 else x * repeat, then x - minus; if `temperature` is "
-        "0 the first maximum is the token; else x / temperature, min-p, top-k, top-p (see `kept`), and a draw from the "
-        "softmax of what is left as arg-max of x + Gumbel noise (Gumbel 1954). The noise is a function of (seed, "
-        "counter, index), so a row never depends on others. A row without a drawable entry (all -inf or NaN) gives -1.",
+        "the entry they name, x + bias, then x / multiplier if x > 0 else x * multiplier, then x - offset; if "
+        "`temperature` is 0 the first maximum is the token; else x / temperature, min-p, top-k, top-p (see `kept`), "
+        "and a draw from the softmax of what is left as arg-max of x + Gumbel noise (Gumbel 1954). The noise is a "
+        "function of (seed, counter, index), so a row never depends on others. A row without a drawable "
+        "entry (all -inf or NaN) gives -1.",
     )
 )
 

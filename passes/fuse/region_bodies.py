@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
-from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS
+from inferir.ir.contract.step_inputs import STEP_INPUTS
 from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.graph import Builder, Graph, Node, Provenance, Value, rebuild
 from inferir.ir.graph.registry import opdef
 from inferir.passes.fuse.grouping import Group, Uses
 
-_PLAIN_INPUTS = ("ids", "positions", "rows", "greedy_rows", *(name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)))
-
 
 def input_roles(kv: tuple[KVCacheGroup, ...]) -> dict[str, str]:
     """What bodies call the step's inputs, by name: the same for all layers and groups."""
-    roles = {name: name for name in _PLAIN_INPUTS}
+    roles = {name: name for name in STEP_INPUTS}
     for group in kv:
         roles |= {group.block_tables: "block_tables", group.slots: "slots"}
         if group.items is not None:

@@ -12,8 +12,8 @@ from inferir.ir.graph.dims import R, T
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, make_node
 from inferir.ir.graph.registry import opdef
-from inferir.ir.graph.types import TensorType
 from inferir.passes.context import PAGED, ROWS_GATHERED, has_tokens
+from inferir.passes.insert.step_input import step_input
 from inferir.passes.rebuild import with_symbol
 
 
@@ -39,7 +39,7 @@ class GatherLogitRows:
         logits = graph.output("logits")
         if logits.type.rank != 2 or logits.type.shape[0] != T:
             raise PassError(f"{self.name}: logits are {logits.type}, expected [T, V]")
-        rows = Builder().input("rows", TensorType((R,), DType.I32))
+        rows = step_input("rows")
         stops = self._needed_elsewhere(graph)
         if not self.through_layer:
             stops = stops | {residual_sum(graph, logits).node}

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from inferir.ir.graph.dims import G, R
-from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Provenance, Value, make_node, topological
 from inferir.ir.graph.registry import opdef
-from inferir.ir.graph.types import TensorType
 from inferir.passes.context import PACKED, SAMPLED, PassContext, describe
+from inferir.passes.insert.step_input import step_input
 from inferir.passes.rebuild import with_symbol
 
 ROW_MULTIPLE, LONGEST_ROW = 16, 32768
@@ -46,7 +45,7 @@ class InsertArgmax:
         if isinstance(tail, str):
             self.context.refuse(self.name, describe(product), tail)
             return graph
-        rows = Builder().input("greedy_rows", TensorType((G,), DType.I32))
+        rows = step_input("greedy_rows")
         env: dict[Value, Value] = {}
         for node in tail:
             operands = tuple(env.get(v, v) for v in node.operands)

@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
-from inferir.ir.contract.split_kv import ITEM_WIDTH
 from inferir.ir.errors import IRError
-from inferir.ir.graph.dims import MB, NB, A, S, T
+from inferir.ir.graph.dims import NB
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.types import TensorType
 from inferir.passes.context import PAGED, POSITIONS_TABULATED, TOKEN_MAJOR, PassContext, refuse
 from inferir.passes.insert.kv_grouping import group_layers
+from inferir.passes.insert.step_input import step_input
 from inferir.passes.rebuild import Rebuilder
 
 _INDEX_INPUTS = ("ids", "positions")
@@ -128,14 +128,15 @@ class InsertKv:
 
 def _inputs(groups: tuple[KVCacheGroup, ...]) -> dict[str, Value]:
     """The graph inputs of the groups, by name."""
-    b, types = Builder(), {}
+    found: dict[str, Value] = {}
     for group in groups:
-        types[group.slots] = TensorType((T,), DType.I32)
-        types[group.block_tables] = TensorType((S, MB), DType.I32)
-        types[str(group.items)] = TensorType((A, ITEM_WIDTH), DType.I32)
+        for role, name in (("slots", group.slots), ("block_tables", group.block_tables), ("attn_items", group.items)):
+            found[str(name)] = step_input(role, name)
     for group in groups:
-        types.update((name, TensorType((NB, *t.shape), t.dtype)) for name, _, t in group.caches())
-    return {name: b.input(name, type_) for name, type_ in types.items()}
+        found.update(
+            (name, Builder().input(name, TensorType((NB, *t.shape), t.dtype))) for name, _, t in group.caches()
+        )
+    return found
 
 
 def _is_index(value: Value) -> bool:

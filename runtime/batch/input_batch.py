@@ -57,7 +57,7 @@ class InputBatch:
     """Rows of running requests over the executor's input arrays.
 
     Inputs (by name, all C-contiguous): ids [T], positions [T], rows [R] i32; those of the draw, which `SamplingRows`
-    fills (`ir/contract/sampling_inputs.py`); those of the KV groups, i32: slots [T] and block tables [S, MB]
+    fills (`ir/contract/step_inputs.py`); those of the KV groups, i32: slots [T] and block tables [S, MB]
     (`BlockTables`), and work items [A, 6] (`AttentionItems`). Models whose rotary frequencies depend on the sequence
     also have lengths [T] i32: the prompt's length, or position + 1 beyond the prompt. Artifacts that can find the most
     likely token without logits have greedy_rows [G] i32.

@@ -9,12 +9,11 @@ from typing import Any
 import numpy.typing as npt
 
 from inferir.ir.contract.symbols import StepCounts
+from inferir.runtime.batch.sampling_rows import leave_rows
 from inferir.runtime.executor.base import StepOutputs
 from inferir.runtime.requests.request import Request
 from inferir.runtime.requests.scheduled import Scheduled
 from inferir.runtime.sampling.token_logprobs import token_logprobs
-
-_ROW_INPUTS = ("temperature", "top_k", "min_p", "seed", "counter", "masked", "edit_begin", "edit_count")
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,7 @@ class PromptScores:
                 self._scores.append(_Score(s.request, position + 1, row))
                 row += 1
             offset += s.tokens
-        for name in _ROW_INPUTS:
-            if name in inputs:
-                inputs[name][counts.rows : row] = 0
-        if "top_p" in inputs:
-            inputs["top_p"][counts.rows : row] = 1
+        leave_rows(inputs, counts.rows, row)
         return counts._replace(rows=row)
 
     def take(self, outputs: StepOutputs) -> None:

@@ -12,11 +12,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inferir.ir.contract.step_inputs import DRAW_INPUTS, Writer
+from inferir.ir.graph.dtypes import DType
 from inferir.runtime.requests.request import Request
 from inferir.runtime.sampling.logit_rules import RowEdits
 
 Array = npt.NDArray[Any]
-_COPIED = {"temperature": np.float32, "top_k": np.int32, "top_p": np.float32, "min_p": np.float32, "seed": np.int32}
+_ROWS = tuple(i for i in DRAW_INPUTS if i.dims[0] == "R")
+_KEPT = tuple(i for i in _ROWS if i.writer in (Writer.PARAMS, Writer.REQUEST))
+_KINDS = {DType.F32: np.float32, DType.I32: np.int32}
+
+
+def leave_rows(inputs: Mapping[str, Array], start: int, stop: int) -> None:
+    """Have nothing done to logit rows `start` … `stop` - 1: only their logits matter."""
+    for i in _ROWS:
+        if i.neutral is not None:
+            inputs[i.name][start:stop] = i.neutral
 
 
 class SamplingRows:
@@ -24,7 +35,7 @@ class SamplingRows:
 
     def __init__(self, inputs: Mapping[str, Array], max_seqs: int) -> None:
         self._inputs = inputs
-        self._values = {name: np.zeros(max_seqs, dtype) for name, dtype in _COPIED.items()}
+        self._values = {i.name: np.zeros(max_seqs, _KINDS[i.dtype]) for i in _KEPT}
         self._edits: dict[int, RowEdits] = {}
         self._allowed: dict[int, npt.NDArray[np.int32]] = {}
         self._sampled: Sequence[Request] = ()
@@ -32,11 +43,11 @@ class SamplingRows:
     def bind(self, request: Request) -> None:
         """Take in the parameters of a request that got a row."""
         params, row = request.params, request.row
-        self._values["temperature"][row] = 0.0 if params.greedy else params.temperature
-        self._values["top_k"][row] = min(max(params.top_k, 0), 2**31 - 1)
-        self._values["top_p"][row] = params.top_p
-        self._values["min_p"][row] = params.min_p
-        self._values["seed"][row] = request.seed
+        for i in _KEPT:
+            value = getattr(params if i.writer is Writer.PARAMS else request, i.name)
+            self._values[i.name][row] = min(value, 2**31 - 1) if i.dtype is DType.I32 else value
+        if params.greedy:
+            self._values["temperature"][row] = 0
         rules = request.rules
         if rules is not None and rules.edits:
             self._edits[row] = RowEdits(rules, request.prompt, request.outputs)

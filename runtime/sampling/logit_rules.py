@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inferir.ir.contract.sampling_inputs import mask_words
+from inferir.ir.contract.step_inputs import mask_words
 from inferir.ir.errors import RequestError
 from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.runtime.text.tokenizer import Tokenizer
 
 Array = npt.NDArray[Any]
 BAN = -np.inf
-_BANNED = (BAN, 1.0, 0.0)  # bias, repeat, minus of an id that must not be drawn
+_BANNED = (BAN, 1.0, 0.0)  # bias, multiplier, offset of an id that must not be drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +121,7 @@ class RowEdits:
         self._index: dict[int, int] = {}  # entry of an id
         self._drawn: dict[int, int] = {}  # how often an id was drawn
         self._ids = np.zeros(64, np.int32)
-        self._values = np.zeros((3, 64), np.float32)  # bias, repeat, minus
+        self._values = np.zeros((3, 64), np.float32)  # bias, multiplier, offset
         self._prompt = list(prompt) if rules.phrases else []
         self._outputs: list[int] = list(outputs)
         for token, value in rules.bias.items():
@@ -145,7 +145,7 @@ class RowEdits:
         stop = start + count
         end = stop + len(bans)
         inputs["edit_ids"][start:stop] = self._ids[:count]
-        names = ("edit_bias", "edit_repeat", "edit_minus")
+        names = ("edit_bias", "edit_multiplier", "edit_offset")
         for name, values, neutral in zip(names, self._values, _BANNED, strict=True):
             inputs[name][start:stop] = values[:count]
             inputs[name][stop:end] = neutral

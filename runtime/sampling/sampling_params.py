@@ -22,7 +22,7 @@ MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_LISTED = 1000
 """Most entries of logit_bias, bad_words (each of which may ban two ids) and stop_token_ids; together they must fit
-`ir.manifest.EDITS_PER_ROW`."""
+`ir.contract.symbols.EDITS_PER_ROW`."""
 MAX_LOGPROBS = 20
 INT_LIMIT = 2**63 - 1
 """Largest integer that a request may hold where nothing smaller is said; it must pass between processes."""

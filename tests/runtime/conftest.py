@@ -18,8 +18,8 @@ from inferir.ir.contract import split_kv as attn_split
 from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.kv_specs import FullAttentionSpec, SlidingWindowSpec
-from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
 from inferir.ir.contract.split_kv import ITEM_WIDTH, Splitting
+from inferir.ir.contract.step_inputs import DRAW_INPUTS, WORDS, mask_words
 from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.engine.engine import Engine
@@ -61,9 +61,8 @@ def reference(prompt: Sequence[int], params: SamplingParams, count: int, window:
 
 def _draw_inputs(rows: int, edits: int) -> dict[str, np.ndarray]:
     kinds = {DType.F32: np.float32, DType.I32: np.int32}
-    found = {n: np.zeros(rows, kinds[t]) for n, t in ROW_OPERANDS}
-    found["bitmask"] = np.zeros((rows, mask_words(VOCAB)), np.int32)
-    return found | {n: np.zeros(edits, kinds[t]) for n, t in EDIT_OPERANDS}
+    sizes = {"R": rows, "E": edits, WORDS: mask_words(VOCAB)}
+    return {i.name: np.zeros([sizes[d] for d in i.dims], kinds[i.dtype]) for i in DRAW_INPUTS}
 
 
 Owner = tuple[int, int, int]

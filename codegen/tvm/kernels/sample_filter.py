@@ -96,10 +96,10 @@ def edit(out: Writer, at: RowScratch, names: dict[str, str]) -> None:
             cell = at.at(0, "e_id", 1)
             out.line(f"{cell} = {cell} + {names['edit_bias']}[e_at]")
             with out.block(f"if {cell} > T.float32(0.0):"):
-                out.line(f"{cell} = {cell} / {names['edit_repeat']}[e_at]")
+                out.line(f"{cell} = {cell} / {names['edit_multiplier']}[e_at]")
             with out.block("else:"):
-                out.line(f"{cell} = {cell} * {names['edit_repeat']}[e_at]")
-            out.line(f"{cell} = {cell} - {names['edit_minus']}[e_at]")
+                out.line(f"{cell} = {cell} * {names['edit_multiplier']}[e_at]")
+            out.line(f"{cell} = {cell} - {names['edit_offset']}[e_at]")
 
 
 def scale(out: Writer, at: RowScratch, heat: str) -> None:

@@ -11,7 +11,7 @@ from inferir.codegen.tvm.kernels.reduce import Accumulator
 from inferir.codegen.tvm.kernels.sample_filter import RowScratch
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.source import Writer, f32, ramp, splat, vtype
-from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS, mask_words
+from inferir.ir.contract.step_inputs import DRAW_INPUTS, mask_words
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.graph import Node
 
@@ -70,8 +70,7 @@ class _Draw:
     def __init__(self, out: Writer, node: Node, e: Evaluator, target: str, scratch: RowScratch) -> None:
         self.out, self.e, self.target, self.scratch = out, e, target, scratch
         self.logits = node.operands[0]
-        names = [name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)]
-        self.operands = dict(zip(names, node.operands[1:], strict=True))
+        self.operands = {i.name: v for i, v in zip(DRAW_INPUTS, node.operands[1:], strict=True)}
         self.words = mask_words(int(self.logits.type.shape[1]))
         valid = scratch.valid
         self.steps = [(0, valid // LANES)]
@@ -131,8 +130,7 @@ class _Draw:
         with out.block(f"if {masked} != 0:"):
             draw_filter.mask(out, at, self._buffer("bitmask"), self.words)
         with out.block(f"if {edits} > 0:"):
-            names = ("edit_begin", "edit_count", *(name for name, _ in EDIT_OPERANDS))
-            draw_filter.edit(out, at, {name: self._buffer(name) for name in names})
+            draw_filter.edit(out, at, {n: self._buffer(n) for n in self.operands if n.startswith("edit_")})
 
     def _row_steps(self) -> Iterator[tuple[Affine, Evaluator]]:
         """The row in vectors, each inside its loop."""

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from inferir.ir.contract import abi
 from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.kv_specs import AttentionSpec
-from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS, ROW_OPERANDS
 from inferir.ir.contract.split_kv import Splitting, max_partials
+from inferir.ir.contract.step_inputs import STEP_INPUTS
 from inferir.ir.contract.symbols import COUNTED, StepCounts
 from inferir.ir.errors import ArtifactError, EngineError
 from inferir.runtime.executor.base import Step, StepOutputs
@@ -26,7 +26,7 @@ from inferir.runtime.executor.cpu.worker_threads import WorkerPool
 from inferir.runtime.executor.dispatcher import Dispatcher
 from inferir.runtime.loader import LoadedArtifact
 
-INPUTS = ("ids", "positions", "rows", *(name for name, _ in (*ROW_OPERANDS, *EDIT_OPERANDS)))
+INPUTS = tuple(i.name for i in STEP_INPUTS.values() if not i.optional)
 OUTPUTS = ("tokens", "logits")
 
 

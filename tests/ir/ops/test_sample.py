@@ -128,8 +128,8 @@ def test_mask_edits_and_temperature_apply_in_order() -> None:
     lists = {
         "edit_ids": torch.tensor([2, 2, 3, 0, 1, 2]).int(),
         "edit_bias": torch.tensor([0.0, LOW, 9.0, 1.0, 0.0, -4.0]),
-        "edit_repeat": torch.tensor([2.0, 1.0, 2.0, 1.0, 1.0, 4.0]),
-        "edit_minus": torch.tensor([0.0, 0.0, 0.0, -0.5, 1.25, 0.0]),
+        "edit_multiplier": torch.tensor([2.0, 1.0, 2.0, 1.0, 1.0, 4.0]),
+        "edit_offset": torch.tensor([0.0, 0.0, 0.0, -0.5, 1.25, 0.0]),
     }
     out = draw(
         logits,

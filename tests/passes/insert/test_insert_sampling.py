@@ -14,11 +14,11 @@ BEFORE = """graph @g(%x: f32[R, 6]) -> (%1 as "logits") {
 }"""
 AFTER = """graph @g(%x: f32[R, 6], %temperature: f32[R], %top_k: i32[R], %top_p: f32[R], %min_p: f32[R], %seed: i32[R],
     %counter: i32[R], %masked: i32[R], %bitmask: i32[R, 1], %edit_begin: i32[R], %edit_count: i32[R], %edit_ids: i32[E],
-    %edit_bias: f32[E], %edit_repeat: f32[E], %edit_minus: f32[E])
+    %edit_bias: f32[E], %edit_multiplier: f32[E], %edit_offset: f32[E])
     -> (%1 as "logits", %2 as "tokens") {
   %1 = tensor.neg(%x) : f32[R, 6]
   %2 = sample.draw(%1, %temperature, %top_k, %top_p, %min_p, %seed, %counter, %masked, %bitmask, %edit_begin,
-    %edit_count, %edit_ids, %edit_bias, %edit_repeat, %edit_minus) {valid=6} : i32[R]
+    %edit_count, %edit_ids, %edit_bias, %edit_multiplier, %edit_offset) {valid=6} : i32[R]
 }"""
 
 
@@ -44,6 +44,6 @@ def test_a_mask_and_an_edit_change_what_is_drawn(run) -> None:
     given = draw_operands(2, 6)
     given |= {"masked": torch.tensor([1, 0]).int(), "bitmask": torch.tensor([[0b110], [0]]).int()}
     given |= {"edit_count": torch.tensor([0, 1]).int(), "edit_ids": torch.tensor([4]).int()}
-    given |= {"edit_bias": torch.tensor([50.0]), "edit_repeat": torch.ones(1)}
+    given |= {"edit_bias": torch.tensor([50.0]), "edit_multiplier": torch.ones(1)}
     out = run(InsertSampling().run(parse_graph(BEFORE)), x=x, **given)
     assert out["tokens"].tolist() == [1, 4]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferir.ir.contract.sampling_inputs import mask_words
+from inferir.ir.contract.step_inputs import mask_words
 from inferir.ir.errors import RequestError
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.sampling.logit_rules import LogitRules, RowEdits, compile_rules
@@ -42,13 +42,13 @@ def rules(eos: tuple[int, ...] = (7,), **params: Any) -> LogitRules:
 def edited(edits: RowEdits, row: np.ndarray) -> np.ndarray:
     """The row after its edits, in the order that the kernel applies them."""
     inputs = {"edit_ids": np.full(400, 99, np.int32)}
-    inputs |= {n: np.full(400, np.nan, np.float32) for n in ("edit_bias", "edit_repeat", "edit_minus")}
+    inputs |= {n: np.full(400, np.nan, np.float32) for n in ("edit_bias", "edit_multiplier", "edit_offset")}
     count, out = edits.write(inputs, 10), row.copy()
     assert (inputs["edit_ids"][[9, 10 + count]] == 99).all()
     for e in range(10, 10 + count):
         x = out[inputs["edit_ids"][e]] + inputs["edit_bias"][e]
-        x = x / inputs["edit_repeat"][e] if x > 0 else x * inputs["edit_repeat"][e]
-        out[inputs["edit_ids"][e]] = x - inputs["edit_minus"][e]
+        x = x / inputs["edit_multiplier"][e] if x > 0 else x * inputs["edit_multiplier"][e]
+        out[inputs["edit_ids"][e]] = x - inputs["edit_offset"][e]
     return out
 
 
@@ -179,7 +179,7 @@ def test_inputs_of_mixed_rows(make_engine: Callable[..., Engine]) -> None:
     requests = [engine.add_request([10, 11, 10], p) for p in wanted]
     engine.step()
     assert x["temperature"][:3].tolist() == [0, 1, 1]
-    assert x["top_k"][:3].tolist() == [0, 2**31 - 1, 0]
+    assert x["top_k"][:3].tolist() == [0, 2**31 - 1, -1]
     assert x["top_p"][:3].tolist() == [1, 0.5, 1]
     assert x["min_p"][:3].tolist() == [0, 0.25, 0]
     assert x["seed"][1:3].tolist() == [9, -4]

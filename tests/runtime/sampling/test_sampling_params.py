@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferir.ir.contract.manifest import EDITS_PER_ROW
+from inferir.ir.contract.symbols import EDITS_PER_ROW
 from inferir.ir.errors import RequestError
 from inferir.runtime.sampling.logit_rules import compile_rules
 from inferir.runtime.sampling.sampling_params import MAX_LISTED, SamplingParams, seed_i32

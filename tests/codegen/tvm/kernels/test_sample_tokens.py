@@ -7,7 +7,7 @@ import row_bodies as bodies
 import torch
 from row_bodies import Case, draw_case
 
-from inferir.ir.contract.sampling_inputs import EDIT_OPERANDS
+from inferir.ir.contract.step_inputs import DRAW_INPUTS
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.interpreter import run_body
 
@@ -58,14 +58,14 @@ def mixed(rows: int, vocab: int) -> dict[str, torch.Tensor]:
         "edit_count": counts.int(),
         "edit_ids": torch.randint(0, vocab, (total + 1,)).int(),
         "edit_bias": torch.where(torch.rand(total + 1) < 0.2, LOW, torch.randn(total + 1) * 5),
-        "edit_repeat": torch.rand(total + 1) + 0.5,
-        "edit_minus": torch.rand(total + 1),
+        "edit_multiplier": torch.rand(total + 1) + 0.5,
+        "edit_offset": torch.rand(total + 1),
     }
 
 
 def chosen(logits: torch.Tensor, given: dict[str, torch.Tensor], rows: torch.Tensor) -> Case:
     """Some rows of a case; the list of edits stays whole."""
-    lists = {name for name, _ in EDIT_OPERANDS}
+    lists = {i.name for i in DRAW_INPUTS if i.dims == ("E",)}
     return draw_case(logits[rows], **{n: t if n in lists else t[rows] for n, t in given.items()})
 
 
@@ -150,8 +150,8 @@ def test_a_row_without_a_drawable_entry_gives_minus_one(run: Run, host: Target) 
         "edit_count": torch.full((2,), 64).int(),
         "edit_ids": torch.arange(64).int(),
         "edit_bias": torch.full((64,), LOW),
-        "edit_repeat": torch.ones(64),
-        "edit_minus": torch.zeros(64),
+        "edit_multiplier": torch.ones(64),
+        "edit_offset": torch.zeros(64),
     }
     for logits, given in ((none, {}), (nan, {}), (torch.randn(2, 64), masked), (torch.randn(2, 64), banned)):
         assert agrees(run, host, draw_case(logits, **spot, **given)).tolist() == [-1, -1]
