@@ -9,32 +9,39 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import msgspec
 
 from inferir.codegen.backend import Backend, BucketMeta, BuildJob, Context, LoweredBucket, Progress
-from inferir.codegen.cache.cache_key import CacheKey, key_fields
+from inferir.codegen.cache.cache_key import JSON, CacheKey, key_fields
 from inferir.codegen.cache.compile_cache import CompileCache, Entry
 from inferir.codegen.cache.plugin_key import keyed
+from inferir.codegen.stages import LIBRARY, NO_STAGES, SOURCE, Stages
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.manifest import KernelRecord
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.graph import Graph, Node
 
 KIND = "bucket"
-SOURCE, KERNELS = "module.py", "kernels.json"
+KERNELS = "kernels.json"
 
 
 @dataclass(frozen=True)
 class BuiltBucket:
-    """A bucket's library. `hit`: it came from the cache; else `reason` says what differed from what is stored."""
+    """A bucket's library, whose file name ends in `suffix`, and the text it was built from.
+
+    replaced: digests of the stages that came from files, by their names; reason: what differed from what the cache has,
+    "" if it came from there.
+    """
 
     bucket: Bucket
     meta: BucketMeta
     library: bytes
+    suffix: str
     source: str
-    hit: bool
+    replaced: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
 
     def kernels_of(self, region: Node) -> list[int]:
@@ -82,8 +89,9 @@ def distinct(regions: Iterable[Node]) -> dict[str, Node]:
     return out
 
 
-def bucket_key(backend: Backend, regions: Mapping[str, Node], context: Context) -> CacheKey:
+def bucket_key(backend: Backend, regions: Mapping[str, Node], context: Context, stages: Stages = NO_STAGES) -> CacheKey:
     """What decides the library of a bucket."""
+    replaced: dict[str, JSON] = {"replaced": stages.digests} if stages.files else {}
     # The bucket says how many tokens a step has; of the limit, only what it means for rows counts.
     limits = {**key_fields(context.limits, ignore=frozenset({"max_tokens"})), "rows": context.limits.bound("R")}
     return keyed(
@@ -93,6 +101,7 @@ def bucket_key(backend: Backend, regions: Mapping[str, Node], context: Context) 
         target=context.target.record(),
         backend=backend.name,
         **backend.key(regions, context),
+        **replaced,
     )
 
 
@@ -123,22 +132,25 @@ def build_buckets(
     cache: CompileCache,
     jobs: int = 1,
     progress: Progress | None = None,
+    stages: Mapping[str, Stages] | None = None,
 ) -> list[BuiltBucket]:
     """The libraries of all buckets, from the cache where they are stored, else built in up to `jobs` processes.
 
+    stages: what replaces generated stages, by bucket; it is part of the bucket's key then.
+
     Raises `CodegenError` for regions without kernels or a failed build, `CacheError` if a result cannot be stored.
     """
-    unique = distinct(regions)
+    unique, stages = distinct(regions), stages or {}
     found: dict[Bucket, BuiltBucket] = {}
     missing: list[tuple[Context, CacheKey, str]] = []
-    library = f"module{backend.suffix}"
     for context in contexts:
-        key = bucket_key(backend, unique, context)
+        own = stages.get(context.bucket.name, NO_STAGES)
+        key = bucket_key(backend, unique, context, own)
         entry = cache.get(KIND, key)
         if isinstance(entry, Entry):
             meta = msgspec.json.decode(entry.files[KERNELS], type=BucketMeta)
-            text = entry.files[SOURCE].decode()
-            found[context.bucket] = BuiltBucket(context.bucket, meta, entry.files[library], text, hit=True)
+            library, text = entry.files[LIBRARY + backend.suffix], entry.files[SOURCE].decode()
+            found[context.bucket] = BuiltBucket(context.bucket, meta, library, backend.suffix, text, own.digests)
         else:
             missing.append((context, key, entry.reason))
     done = len(found)
@@ -146,21 +158,59 @@ def build_buckets(
         progress(done, len(contexts))
     if missing:
         cache.require_writable()
-        work = []
-        metas = []
-        for context, _, _ in missing:
-            lowered = lower_bucket(backend, unique, context)
-            metas.append(lowered.meta)
-            text = backend.module(lowered.kernels)
-            work.append(BuildJob(context.bucket.name, text, context.target, lowered.meta.kernels))
 
         def step(finished: int, total: int) -> None:
             if progress is not None:
                 progress(done + finished, len(contexts))
 
-        for (context, key, reason), job, meta, code in zip(
-            missing, work, metas, backend.build(work, jobs, step), strict=True
-        ):
-            cache.put(KIND, key, {library: code, SOURCE: job.source.encode(), KERNELS: msgspec.json.encode(meta)})
-            found[context.bucket] = BuiltBucket(context.bucket, meta, code, job.source, hit=False, reason=reason)
+        made = _make(backend, unique, [(context, reason) for context, _, reason in missing], stages, jobs, step)
+        for (_, key, _), one in zip(missing, made, strict=True):
+            meta_text = msgspec.json.encode(one.meta)
+            files = {LIBRARY + backend.suffix: one.library, SOURCE: one.source.encode(), KERNELS: meta_text}
+            cache.put(KIND, key, files)
+            found[one.bucket] = one
     return [found[c.bucket] for c in contexts]
+
+
+def _make(
+    backend: Backend,
+    regions: Mapping[str, Node],
+    wanted: Sequence[tuple[Context, str]],
+    stages: Mapping[str, Stages],
+    jobs: int,
+    progress: Progress,
+) -> list[BuiltBucket]:
+    """Lower and build buckets, each with the reason why it was not in the cache."""
+    made: list[BuiltBucket] = []
+    work: list[BuildJob] = []
+    for context, reason in wanted:
+        own, bucket = stages.get(context.bucket.name, NO_STAGES), context.bucket
+        lowered = own.kernels(lower_bucket(backend, regions, context), backend.suffix)
+        text = own.text(SOURCE) or backend.module(lowered.kernels)
+        library = own.files.get(LIBRARY + backend.suffix, b"")
+        made.append(BuiltBucket(bucket, lowered.meta, library, backend.suffix, text, own.digests, reason))
+        if not library:
+            work.append(BuildJob(bucket.name, text, context.target, lowered.meta.kernels))
+    built = dict(zip((job.name for job in work), backend.build(work, jobs, progress), strict=True)) if work else {}
+    return [b if b.library else replace(b, library=built[b.bucket.name]) for b in made]
+
+
+def dump_stages(
+    folder: Path,
+    backend: Backend,
+    regions: Iterable[Node],
+    contexts: Sequence[Context],
+    built: Sequence[BuiltBucket],
+    stages: Mapping[str, Stages],
+) -> None:
+    """Write every stage of every bucket: `BUCKET/KERNEL.py`, `BUCKET/module.py` and the library."""
+    unique = distinct(regions)
+    for context, one in zip(contexts, built, strict=True):
+        own = stages.get(one.bucket.name, NO_STAGES)
+        lowered = own.kernels(lower_bucket(backend, unique, context), backend.suffix)
+        place = folder / one.bucket.name
+        place.mkdir(parents=True, exist_ok=True)
+        for kernel in lowered.kernels:
+            (place / f"{kernel.name}.py").write_text(kernel.source, encoding="utf-8")
+        (place / SOURCE).write_text(one.source, encoding="utf-8")
+        (place / (LIBRARY + backend.suffix)).write_bytes(one.library)

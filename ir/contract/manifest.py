@@ -115,7 +115,8 @@ class BucketRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A step program for steps of `lo` <= T < `hi` tokens.
 
     With `decode`, every sequence contributes exactly one token. `attn_tile` is the largest token count of an attention
-    work item. `scratch_bytes` is what each worker thread needs.
+    work item. `scratch_bytes` is what each worker thread needs. `replaced`: SHA-256 of the stages of code generation
+    that came from a file instead, by file name.
     """
 
     name: str
@@ -127,6 +128,7 @@ class BucketRecord(msgspec.Struct, frozen=True, kw_only=True):
     program: tuple[Call, ...]
     attn_tile: int
     scratch_bytes: int = 0
+    replaced: dict[str, str] = {}
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,7 +80,7 @@ class Program:
         contexts = [Context(b, target, options.limits) for b in default_buckets(16)]
         backend = backend_for(target)
         metas = {c.bucket: lower_bucket(backend, self.regions, c).meta for c in contexts}
-        self.buckets = bucket_records(self.result, [BuiltBucket(b, m, b"", "", False) for b, m in metas.items()])
+        self.buckets = bucket_records(self.result, [BuiltBucket(b, m, b"", ".so", "") for b, m in metas.items()])
         self.weights = self.result.graph.weights()
         self.checkpoint = load_file(model / "model.safetensors")
 

@@ -33,7 +33,7 @@ def test_products_of_many_rows_know_what_the_next_attention_reads(tmp_path: Path
     for bucket in (few, many):
         target = Target.named("x86-64-v4+bf16+vnni")
         meta = lower_bucket(backend_for(target), regions, Context(bucket, target, options.limits)).meta
-        (record,) = bucket_records(result, [BuiltBucket(bucket, meta, b"", "", False)])
+        (record,) = bucket_records(result, [BuiltBucket(bucket, meta, b"", ".so", "")])
         kernels = [record.kernels[call.kernel] for call in record.program]
         attentions = [i for i, k in enumerate(kernels) if k.name.endswith("_attention")]
         assert len(attentions) == 2

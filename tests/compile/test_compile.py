@@ -65,10 +65,34 @@ def test_graphs_can_be_printed_and_dumped(cli: Callable[..., Any], tiny_model: P
     names = {f.name for f in dump.iterdir()}
     assert "00-input.txt" in names
     assert any(n.endswith("-fuse-regions.txt") for n in names)
-    assert any(n.startswith("bucket-t1-4") for n in names)
+    stages = {f.name for f in (dump / "t1-4").iterdir()}
+    assert {"module.py", "module.so"} < stages
+    assert sum(n.startswith("k") and n.endswith("_attention.py") for n in stages) == 1
     all_of_them = cli("compile", tiny_model, "-o", art, *SMALL, *OTHER, "--print-ir-after", "all", "--json")
     assert all_of_them.json["artifact"] == str(art)
     assert all_of_them.err.count("// after ") > 10
+
+
+def test_a_kernel_can_be_edited_and_given_back(cli: Callable[..., Any], tiny_model: Path, tmp_path: Path) -> None:
+    """A replaced kernel computes what its file says, and the artifact tells that it does."""
+    art, dump, edited = tmp_path / "art", tmp_path / "dump", tmp_path / "edited"
+    assert cli("compile", tiny_model, "-o", art, *SMALL, *OTHER, "--dump-dir", dump).status == 0
+    plain = read_manifest(art)
+    name = next(f.name for f in (dump / "t1-4").iterdir() if "rms_norm" in f.name)
+    (edited / "t1-4").mkdir(parents=True)
+    text = (dump / "t1-4" / name).read_text()
+    assert "inf_rsqrt" in text
+    (edited / "t1-4" / name).write_text(text.replace("inf_rsqrt", "inf_exp"))
+    result = cli("compile", tiny_model, "-o", art, *SMALL, *OTHER, "--override", edited)
+    assert f"Replaced by hand: t1-4/{name}." in result.out
+    (bucket,) = read_manifest(art).buckets
+    assert list(bucket.replaced) == [name]
+    assert f"t1-4/{name}" in cli("inspect", art).out
+    assert cli("inspect", art, "--json").json["buckets"][0]["replaced"] == bucket.replaced
+    assert read_manifest(art).files[bucket.library] != plain.files[bucket.library]
+    again = cli("compile", tiny_model, "-o", art, *SMALL, *OTHER)
+    assert "Compile cache: hit, everything came from it" in again.out
+    assert read_manifest(art).digest == plain.digest
 
 
 def test_an_unknown_pass_is_refused(fails: Callable[..., str], tiny_model: Path, tmp_path: Path) -> None:

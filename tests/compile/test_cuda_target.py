@@ -74,7 +74,7 @@ def test_row_wise_regions_of_a_model_become_a_library_that_is_cached(
     assert [built.kernels_of(r) for r in regions] == [[i] for i in range(len(regions))]
     monkeypatch.setattr(type(backend), "build", None)
     (again,) = build_buckets(backend, regions, [context], cache)
-    assert (again.hit, again.library, again.source) == (True, built.library, built.source)
+    assert (again.reason, again.library, again.source) == ("", built.library, built.source)
 
 
 def test_what_is_needed_is_known_without_building(rowwise: tuple[list[Node], Context]) -> None:

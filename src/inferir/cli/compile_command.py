@@ -23,10 +23,14 @@ def command(
         str | None, typer.Option(metavar="NAME|all", help="Print the graph after a pass, or after every pass.")
     ] = None,
     dump_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the graph after every pass and kernel sources here.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the graph after every pass and all stages of kernels here."),
     ] = None,
     tuning: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Use the tiles that `inferir tune` recorded here.")
+    ] = None,
+    override: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Take stages of kernels from BUCKET/FILE below this folder.")
     ] = None,
     jobs: a.Jobs = None,
     no_cache: a.NoCache = False,
@@ -50,7 +54,7 @@ def command(
         report = compile_model(
             model,
             output,
-            CompileOptions(**options, tuning=tuning, jobs=jobs),
+            CompileOptions(**options, tuning=tuning, override=override, jobs=jobs),
             cache=cache,
             debug=debug,
             progress=progress,

@@ -8,7 +8,7 @@ import msgspec
 
 from inferir.cli.cache_use import NAMES, RecordingCache
 from inferir.cli.console import plain, show, table
-from inferir.inspect.inspect_artifact import decision_rows
+from inferir.inspect.inspect_artifact import decision_rows, replaced_stages
 from inferir.inspect.memory_table import memory_json, memory_rows
 from inferir.ir.contract.artifact import MANIFEST
 from inferir.ir.system.quantities import count, seconds, size
@@ -64,6 +64,7 @@ def print_report(report: CompileReport, cache: RecordingCache) -> None:
         table("Compile", ("phase", "time", "from the cache"), phases, right=("time",)),
         plain(cache_line(cache)),
         *([plain(tuning_line(report.tuning))] if report.tuning else []),
+        *([plain(f"Replaced by hand: {replaced}.")] if (replaced := replaced_stages(manifest)) else []),
         table("What decided", ("what", "value", "found in"), decision_rows(manifest.model.decisions)),
         table("Memory when served", ("what", "size", "note"), memory_rows(manifest), right=("size",)),
         plain(

@@ -11,7 +11,7 @@ import msgspec
 
 from inferir import __version__
 from inferir.codegen.library import BuiltBucket, region_digest
-from inferir.compile.compile_types import WEIGHTS, Captured, CompileOptions, DebugOptions
+from inferir.compile.compile_types import WEIGHTS, Captured, CompileOptions
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.tokenizer.template_files import DEFAULT, template_file
 from inferir.ir.contract.artifact import (
@@ -48,7 +48,6 @@ def assemble(
     weights: dict[str, TensorRecord],
     options: CompileOptions,
     target: Target,
-    debug: DebugOptions,
 ) -> Manifest:
     """Write libraries, tokenizer, graphs and the manifest."""
     (folder / "tokenizer").mkdir()
@@ -62,9 +61,7 @@ def assemble(
     kernels = folder / "kernels"
     kernels.mkdir()
     for b in built:
-        (kernels / f"{b.bucket.name}.so").write_bytes(b.library)
-        if debug.dump_dir is not None:
-            (debug.dump_dir / f"bucket-{b.bucket.name}.py").write_text(b.source, encoding="utf-8")
+        (kernels / f"{b.bucket.name}{b.suffix}").write_bytes(b.library)
     scratch = max(b.meta.scratch_bytes for b in built)
     manifest = Manifest(
         model=model_record(captured.facts, tool_template(captured.tokenizer), captured.decisions),
@@ -140,11 +137,12 @@ def bucket_records(result: PipelineResult, built: list[BuiltBucket]) -> tuple[Bu
                 lo=b.bucket.lo,
                 hi=b.bucket.hi,
                 decode=b.bucket.decode,
-                library=f"kernels/{b.bucket.name}.so",
+                library=f"kernels/{b.bucket.name}{b.suffix}",
                 kernels=b.records(provenance),
                 program=tuple(program),
                 attn_tile=b.meta.attn_tile,
                 scratch_bytes=b.meta.scratch_bytes,
+                replaced=dict(b.replaced),
             )
         )
     return tuple(out)

@@ -27,6 +27,7 @@ class CompileOptions:
     (None: the model's, at most 8192); max_num_seqs and max_num_batched_tokens bound a step; block_size: token slots per
     KV block; buckets: ranges of step sizes such as "1,2-8,9-2048" (None: the defaults); opt_level 0 to 3;
     disabled_passes by name; tuning: a file of records that `inferir tune` wrote, whose tiles replace the default ones;
+    override: a folder whose files replace stages of code generation (`inferir.codegen.stages`);
     jobs: build processes (None: one per core); trace_check: compare the captured graph with the model before compiling.
     """
 
@@ -40,6 +41,7 @@ class CompileOptions:
     opt_level: int = 2
     disabled_passes: frozenset[str] = frozenset()
     tuning: Path | None = None
+    override: Path | None = None
     jobs: int | None = None
     trace_check: bool = True
     revision: str | None = None
@@ -61,7 +63,7 @@ class CompileOptions:
 @dataclass(frozen=True, kw_only=True)
 class DebugOptions:
     """What to show while compiling: the graph after pass `print_after` ("all": every one), through `emit`; `dump_dir`
-    receives all graphs and kernel sources.
+    receives all graphs, and every stage of every bucket's code.
     """
 
     print_after: str | None = None

@@ -23,7 +23,8 @@ from inferir.codegen.backend import Context
 from inferir.codegen.backends import backend_for
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
 from inferir.codegen.cache.through import frontend_key, through_cache
-from inferir.codegen.library import BuiltBucket, build_buckets
+from inferir.codegen.library import BuiltBucket, build_buckets, dump_stages
+from inferir.codegen.stages import read_stages
 from inferir.codegen.tunables import tuning_of
 from inferir.codegen.weights import packing
 from inferir.compile.artifact_folder import artifact_folder, check_place
@@ -97,13 +98,13 @@ def compile_model(
         result = lower(captured, options, target, debug)
         say("passes", 1, 1)
     with report.phase("kernels"):
-        built = build(result, options, target, cache, say, report, tuning)
+        built = build(result, options, target, cache, say, report, tuning, debug.dump_dir)
     with artifact_folder(report.path) as folder:
         with report.phase("weights"):
             records = write_weights(folder, captured, source, result, cache, say)
         with report.phase("write"):
             say("write", 0, 1)
-            manifest = assemble(folder, captured, result, built, records, options, target, debug)
+            manifest = assemble(folder, captured, result, built, records, options, target)
             report.manifest = manifest
             say("write", 1, 1)
     report.hits, report.misses = cache.hits, cache.misses
@@ -207,6 +208,7 @@ def build(
     say: Progress,
     report: CompileReport,
     tuning: Sequence[TuningRecord] = (),
+    dump_dir: Path | None = None,
 ) -> list[BuiltBucket]:
     """Libraries of all buckets, with the tiles that the records `tuning` have for their products."""
     backend = backend_for(target)
@@ -216,6 +218,7 @@ def build(
         wanted = all_products(tunable, regions, contexts)
         report.tuning = use_records(options.tuning, tuning, tunable, wanted, target)
         contexts = [replace(context, choices=report.tuning.choices) for context in contexts]
+    stages = read_stages(options.override, [c.bucket.name for c in contexts]) if options.override else {}
     built = build_buckets(
         backend,
         regions,
@@ -223,7 +226,10 @@ def build(
         cache,
         options.jobs or len(os.sched_getaffinity(0)),
         lambda done, total: say("kernels", done, total),
+        stages,
     )
+    if dump_dir is not None:
+        dump_stages(dump_dir, backend, regions, contexts, built, stages)
     report.reasons += [b.reason for b in built if b.reason]
     return built
 

@@ -125,8 +125,14 @@ def summary(view: ArtifactView) -> list[tuple[str, str]]:
         ("tool calls", m.model.tool_style or "none, or in a style that is not known"),
         ("KV cache", "; ".join(_group_text(g) for g in m.kv)),
         ("made by", ", ".join(f"{k} {v}" for k, v in m.versions.items())),
+        *([("replaced by hand", replaced_stages(m))] if replaced_stages(m) else []),
         ("format, digest", f"{m.format}, {m.digest[:16]}…"),
     ]
+
+
+def replaced_stages(manifest: Manifest) -> str:
+    """Stages of code generation that came from files."""
+    return ", ".join(f"{b.name}/{name}" for b in manifest.buckets for name in b.replaced)
 
 
 def decision_rows(decisions: Iterable[Decision]) -> list[tuple[str, str, str]]:
@@ -187,6 +193,7 @@ def as_json(view: ArtifactView) -> dict[str, Any]:
                 "attn_tile": b.attn_tile,
                 "scratch_bytes": b.scratch_bytes,
                 "calls": len(b.program),
+                "replaced": b.replaced,
             }
             for b in m.buckets
         ],
