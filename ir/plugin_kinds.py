@@ -26,7 +26,7 @@ class PluginKind:
 KINDS = (
     PluginKind("passes", (COMPILE,)),
     PluginKind("ops", (COMPILE,)),
-    PluginKind("backends", (COMPILE,)),
+    PluginKind("backends", (COMPILE,), "inferir.codegen.backends:BACKENDS"),
     PluginKind("formats", (COMPILE,)),
     PluginKind("kv", (COMPILE, SERVE)),
     PluginKind("executors", (SERVE,), "inferir.runtime.executor.executors:EXECUTORS"),

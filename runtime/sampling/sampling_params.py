@@ -133,6 +133,21 @@ class SamplingParams:
                 raise RequestError(f"unknown sampling parameter {name!r}{hint}", name)
         return SamplingParams(**{k: v for k, v in values.items() if v is not None or k == "max_tokens"})
 
+    def fields(self) -> dict[str, Any]:
+        """What differs from the defaults, but for `structured`, in types that pass between processes; see `checked`."""
+        found = {name: getattr(self, name) for name in _NAMES if getattr(self, name) != getattr(_DEFAULTS, name)}
+        found.pop("structured", None)
+        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in found.items()}
+
+    @staticmethod
+    def checked(fields: Mapping[str, Any]) -> SamplingParams:
+        """The parameters whose `fields` these are, as another process checked them; lists become tuples."""
+        made = object.__new__(SamplingParams)
+        for name in _NAMES:
+            value = fields.get(name, getattr(_DEFAULTS, name))
+            object.__setattr__(made, name, tuple(value) if isinstance(value, list) else value)
+        return made
+
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is taken; a temperature this close to 0 would overflow the logits."""
@@ -281,3 +296,6 @@ def _bias(value: object) -> Mapping[int, float]:
             raise RequestError(f"logit_bias must be {wanted}, not {number!r}, for token {token}", "logit_bias")
         out[token] = float(number)
     return MappingProxyType(out)
+
+
+_DEFAULTS = SamplingParams()

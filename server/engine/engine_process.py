@@ -94,7 +94,7 @@ class EngineProcess:
             grammar = None if message.structured is None else self._grammar(message.structured)
             requests = self.engine.requests.make(
                 message.prompt,
-                SamplingParams.parse(message.params),
+                SamplingParams.checked(message.params),
                 message.id,
                 priority=message.priority,
                 cache_salt=message.cache_salt,

@@ -18,7 +18,7 @@ class Spec(msgspec.Struct, array_like=True):
 
 
 class Add(msgspec.Struct, array_like=True, tag=True):
-    """Serve a prompt of token ids; `params` are fields of `SamplingParams`.
+    """Serve a prompt of token ids; `params` are the `fields` of checked `SamplingParams`.
 
     The requests of its n answers have the ids of `request_ids`. structured: what the text must look like.
     """

@@ -61,16 +61,16 @@ class Generation:
         self.client = client
         self._discard = discard
         self.prompts = prompts
-        self.n: int = params.get("n") or 1
+        try:
+            checked = SamplingParams.parse(params)
+        except RequestError as error:
+            raise ApiError.from_request_error(error) from None
+        self.n = checked.n
         self.choices = [Choice() for _ in range(len(prompts) * self.n)]
-        self._params = params
+        self._params = checked.fields()
         self._wish = wish
         self._jobs: list[Job] = []
         self._inbox: Inbox = asyncio.Queue()
-        try:
-            SamplingParams.parse({**params, "n": 1})
-        except RequestError as error:
-            raise ApiError.from_request_error(error) from None
 
     async def start(self) -> None:
         """Give all sequences to the engine, or none if it refuses one."""

@@ -103,6 +103,19 @@ def test_closing_a_stream_ends_its_request(llm: LLM) -> None:
     assert stream.output.finish_reason == "abort"
 
 
+def test_a_stopped_stream_gives_out_what_is_there_and_ends(llm: LLM) -> None:
+    stream = llm.stream("Hello", GREEDY)
+    text = next(stream)
+    stream.stop()
+    assert llm.engine.has_unfinished
+    text += "".join(stream)
+    assert not llm.engine.has_unfinished
+    output = stream.output
+    assert (output.finish_reason, output.text) == ("abort", text)
+    assert whole(llm).startswith(text)
+    assert len(output.token_ids) < 5
+
+
 def test_chat(llm: LLM) -> None:
     message = [{"role": "user", "content": "Hello"}]
     assert llm.chat_prompt(message) == "<s>HelloQ"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -172,3 +173,26 @@ def test_seeds_are_32_bits_and_all_bits_count() -> None:
     assert len(set(seeds)) == len(seeds)
     assert all(-(2**31) <= s < 2**31 for s in [*seeds, *(seed_i32(None) for _ in range(20))])
     assert len({seed_i32(None) for _ in range(8)}) == 8
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"max_tokens": None, "temperature": 0.0},
+        {"stop": ["a", "b"], "stop_token_ids": [3, 4.0], "bad_words": ["x"], "logit_bias": {"7": 1, 9: -2.5}},
+        {
+            "allowed_token_ids": [1, 2],
+            "top_p": 0.0,
+            "n": 3,
+            "seed": 2**63,
+            "logprobs": 0,
+            "include_stop_str_in_output": True,
+        },
+    ],
+)
+def test_checked_parameters_pass_between_processes(given: dict[str, Any]) -> None:
+    params = SamplingParams(**given)
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(params.fields()))
+    assert SamplingParams.checked(sent) == params
+    assert len(sent) == len(given)

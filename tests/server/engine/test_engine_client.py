@@ -78,7 +78,7 @@ def test_answers_equal_those_in_process(tiny_artifact: Path) -> None:
 def test_refusals_name_the_field(tiny_artifact: Path) -> None:
     async def body(client: EngineClient) -> list[ApiError]:
         out = []
-        for prompt, params in ([], {}), ([9999], {}), ([1], {"temperature": -1.0}):
+        for prompt, params in ([], {}), ([9999], {}), ([1], {"allowed_token_ids": [10**6]}):
             with pytest.raises(ApiError) as e:
                 await collect(client, prompt, **params)
             out.append(e.value)
@@ -86,7 +86,7 @@ def test_refusals_name_the_field(tiny_artifact: Path) -> None:
         return out
 
     errors = with_client(tiny_artifact, body)
-    assert [(e.status, e.param) for e in errors] == [(400, "prompt"), (400, "prompt"), (400, "temperature")]
+    assert [(e.status, e.param) for e in errors] == [(400, "prompt"), (400, "prompt"), (400, "allowed_token_ids")]
 
 
 def test_abort_frees_everything(tiny_artifact: Path) -> None:
