@@ -79,12 +79,14 @@ class Refusal:
 @dataclass
 class PassContext:
     """What passes find out besides the new graph: refusals, the recipes of weights that are computed when the artifact
-    is written, and the groups of layers that share block tables.
+    is written, the groups of layers that share block tables, and the names of inputs that are resident buffers: the
+    host changes them now and then, not in every step.
     """
 
     refusals: list[Refusal] = field(default_factory=list)
     recipes: dict[str, Graph] = field(default_factory=dict)
     kv: tuple[KVCacheGroup, ...] = ()
+    residents: set[str] = field(default_factory=set)
 
     def refuse(self, pass_name: str, subject: str, reason: str) -> None:
         refusal = Refusal(pass_name, subject, reason)

@@ -36,7 +36,8 @@ class PassRecord:
 class PipelineResult:
     """graph: kernel regions over inputs and weights. plan: its calls and buffers. recipes: by weight name, the graph
     (output `value`) that computes a new weight from the checkpoint's. refusals: rewrites considered and not done.
-    records: passes in order. kv: groups of layers that share block tables.
+    records: passes in order. kv: groups of layers that share block tables. residents: inputs that are resident
+    buffers.
     """
 
     graph: Graph
@@ -45,10 +46,11 @@ class PipelineResult:
     refusals: tuple[Refusal, ...]
     records: tuple[PassRecord, ...]
     kv: tuple[KVCacheGroup, ...]
+    residents: frozenset[str] = frozenset()
 
     @property
     def step_inputs(self) -> dict[str, Value]:
-        """The inputs that a step fills, by name: all but the caches."""
+        """The inputs that the host fills, by name: all but the caches."""
         caches = {name for group in self.kv for name, *_ in group.caches()}
         return {n: v for n, v in zip(self.graph.input_names, self.graph.inputs, strict=True) if n not in caches}
 
@@ -136,11 +138,19 @@ def run_pipeline(
             passes = build_pipeline(options, context)
             out, records = run_passes(graph, passes, print_after=print_after, dump_dir=dump_dir)
             start = time.perf_counter()
-            step = plan(out, options.limits.bounds, context.kv)
+            step = plan(out, options.limits.bounds, context.kv, context.residents)
     except IRError as error:
         raise PassError(str(error)) from error
     records.append(PassRecord("plan", time.perf_counter() - start, False))
-    return PipelineResult(out, step, dict(context.recipes), tuple(context.refusals), tuple(records), context.kv)
+    return PipelineResult(
+        out,
+        step,
+        dict(context.recipes),
+        tuple(context.refusals),
+        tuple(records),
+        context.kv,
+        frozenset(context.residents),
+    )
 
 
 @contextmanager

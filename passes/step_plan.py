@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
-from inferir.ir.contract.manifest import ALIGNMENT, ArenaArg, Arg, InputArg, KVArg, OutputArg, WeightArg
+from inferir.ir.contract.manifest import ALIGNMENT, ArenaArg, Arg, InputArg, KVArg, OutputArg, ResidentArg, WeightArg
 from inferir.ir.errors import PassError
 from inferir.ir.graph.graph import Graph, Node, Value
 from inferir.ir.graph.registry import opdef
@@ -60,9 +60,11 @@ class StepPlan:
     bounds: Mapping[str, int]
 
 
-def plan(graph: Graph, bounds: Mapping[str, int], kv: tuple[KVCacheGroup, ...] = ()) -> StepPlan:
+def plan(
+    graph: Graph, bounds: Mapping[str, int], kv: tuple[KVCacheGroup, ...] = (), residents: Collection[str] = ()
+) -> StepPlan:
     """Plan a graph of regions. bounds: the largest value of every symbol that sizes an intermediate value (T, S, R).
-    kv: whose inputs are caches.
+    kv: whose inputs are caches. residents: names of the inputs that are resident buffers.
 
     Raises `PassError` for a node that is no region, or a symbol without bound.
     """
@@ -70,8 +72,9 @@ def plan(graph: Graph, bounds: Mapping[str, int], kv: tuple[KVCacheGroup, ...] =
     for node in regions:
         if node.op != "kernel.region":
             raise PassError(f"plan: {node.op} in {node.loc.module or 'the graph'} is not in a kernel")
-    caches = {name: KVArg(i, layer, t.role) for i, group in enumerate(kv) for name, layer, t in group.caches()}
-    places: dict[Value, Arg] = {v: _source(v, caches) for n in graph.nodes if opdef(n.op).source for v in n.results}
+    known: dict[str, Arg] = {name: ResidentArg(name) for name in residents}
+    known |= {name: KVArg(i, layer, t.role) for i, group in enumerate(kv) for name, layer, t in group.caches()}
+    places: dict[Value, Arg] = {v: _source(v, known) for n in graph.nodes if opdef(n.op).source for v in n.results}
     aliased = _follow_caches(regions, places)
     outputs = _outputs(graph, places, bounds)
     placed = _place(_buffers(graph, regions, places, bounds))
@@ -85,11 +88,11 @@ def plan(graph: Graph, bounds: Mapping[str, int], kv: tuple[KVCacheGroup, ...] =
     return StepPlan(ops, _aligned(arena), tuple(placed), outputs, dict(bounds))
 
 
-def _source(value: Value, caches: Mapping[str, KVArg]) -> Arg:
+def _source(value: Value, known: Mapping[str, Arg]) -> Arg:
     if value.op == "core.scalar":
         raise PassError(f"plan: {value.op} in {value.node.loc.module or 'the graph'} is not in a kernel")
     name = str(value.node.attrs["name"])
-    return WeightArg(name) if value.op == "core.weight" else caches.get(name) or InputArg(name)
+    return WeightArg(name) if value.op == "core.weight" else known.get(name) or InputArg(name)
 
 
 def _follow_caches(regions: list[Node], places: dict[Value, Arg]) -> set[Value]:

@@ -29,6 +29,9 @@ from inferir.ir.contract.symbols import COUNTED
 COUNT_NAMES = tuple(f"n_{symbol.name.lower()}" for symbol in COUNTED)
 """The run-time counts every entry receives, in order: `n_` and the symbol in small letters."""
 
+STORED_COUNT = "n_stored"
+"""A count that an earlier operation, or the host, has left in memory."""
+
 _HELPER = re.compile(r'"(inf_\w+)"')
 
 
@@ -64,7 +67,9 @@ class Stream:
 class ChunkKernel:
     """A kernel in text form.
 
-    `chunks` is a TIR expression over the counts: the number of chunks of one run (0 is allowed).
+    `chunks` is a TIR expression over the counts: the number of chunks of one run (0 is allowed). With a `counter`, the
+    number of an int32 parameter, it may contain `STORED_COUNT` too: what that parameter's first element is when the
+    operation starts, 0 for a negative one.
     `scratch_bytes` is the scratch memory each thread must provide. `shared` are functions the text calls that other
     kernels may call too; a module holds each of them once. `stream` is what threads without work may ask for early.
     `upward` says that a thread should run the chunks it has claimed in their order, which makes one long stream of what
@@ -79,6 +84,7 @@ class ChunkKernel:
     shared: tuple[PrivateFunction, ...] = ()
     stream: Stream | None = None
     upward: bool = False
+    counter: int | None = None
 
     @property
     def lib(self) -> frozenset[str]:

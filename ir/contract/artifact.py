@@ -41,6 +41,7 @@ from inferir.ir.contract.manifest import (
     MemoryRecord,
     ModelRecord,
     OutputArg,
+    ResidentArg,
     TensorRecord,
     WeightArg,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "MemoryRecord",
     "ModelRecord",
     "OutputArg",
+    "ResidentArg",
     "TensorRecord",
     "WeightArg",
     "check_manifest",

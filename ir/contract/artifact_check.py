@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from inferir.ir.contract.kv_groups import plan_slabs
@@ -16,6 +16,7 @@ from inferir.ir.contract.manifest import (
     KVArg,
     Manifest,
     OutputArg,
+    ResidentArg,
     WeightArg,
 )
 from inferir.ir.errors import ArtifactError
@@ -92,7 +93,9 @@ def _bucket_problems(m: Manifest, bucket: BucketRecord) -> Iterator[str]:
     kernels = {k.id: k for k in bucket.kernels}
     if [k.id for k in bucket.kernels] != list(range(len(bucket.kernels))):
         yield f"{where} does not number its kernels 0, 1, ..., as its library does"
-    names = (m.weights.keys(), {i.name for i in m.inputs}, {o.name for o in m.outputs})
+    known: dict[str, Container[str]] = {"weight": m.weights.keys()}
+    for kind, records in (("input", m.inputs), ("output", m.outputs), ("resident", m.residents)):
+        known[kind] = {r.name for r in records}
     caches = {KVArg(i, layer, t.role) for i, group in enumerate(m.kv) for _, layer, t in group.caches()}
     for index, call in enumerate(bucket.program):
         kernel = kernels.get(call.kernel)
@@ -103,32 +106,20 @@ def _bucket_problems(m: Manifest, bucket: BucketRecord) -> Iterator[str]:
             count = f"{len(call.args)} arguments to {kernel.name}, which takes {len(kernel.params)}"
             yield f"{where} op {index} passes {count}"
         for arg in call.args:
-            problem = _arg_problem(arg, m.memory.arena_bytes, *names, caches)
+            problem = _arg_problem(arg, m.memory.arena_bytes, known, caches)
             if problem:
                 yield f"{where} op {index} ({kernel.name}): {problem}"
 
 
-def _arg_problem(
-    arg: Arg,
-    arena: int,
-    weights: Container[str],
-    inputs: Container[str],
-    outputs: Container[str],
-    caches: Container[KVArg],
-) -> str | None:
+def _arg_problem(arg: Arg, arena: int, known: Mapping[str, Container[str]], caches: Container[KVArg]) -> str | None:
     match arg:
         case ArenaArg(offset):
             if offset % ALIGNMENT or not 0 <= offset <= arena:
                 return f"arena offset {offset} is outside the arena or unaligned"
-        case WeightArg(name):
-            if name not in weights:
-                return f"no weight {name!r}"
-        case InputArg(name):
-            if name not in inputs:
-                return f"no input {name!r}"
-        case OutputArg(name):
-            if name not in outputs:
-                return f"no output {name!r}"
+        case WeightArg(name) | InputArg(name) | OutputArg(name) | ResidentArg(name):
+            kind = str(arg.__struct_config__.tag)
+            if name not in known[kind]:
+                return f"no {kind} {name!r}"
         case KVArg(group, layer, role):
             if arg not in caches:
                 return f"no {role!r} cache of layer {layer} in KV group {group}"

@@ -26,6 +26,12 @@ class Workspace(msgspec.Struct, frozen=True, array_like=True, tag="workspace"):
     offset: int = 0
 
 
+class Resident(msgspec.Struct, frozen=True, array_like=True, tag="resident"):
+    """The resident buffer of that name (`manifest.Manifest.residents`)."""
+
+    name: str
+
+
 class Of(msgspec.Struct, frozen=True, array_like=True, tag="of"):
     """What parameter `param` stands for in the next operation of that anchor, in the next step if there is none left in
     this one: what a kernel may prefetch."""
@@ -34,4 +40,4 @@ class Of(msgspec.Struct, frozen=True, array_like=True, tag="of"):
     param: str
 
 
-KernelArg = Operand | Result | Workspace | Of
+KernelArg = Operand | Result | Workspace | Resident | Of

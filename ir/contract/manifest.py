@@ -79,7 +79,13 @@ class KVArg(msgspec.Struct, frozen=True, array_like=True, tag="kv"):
     role: str
 
 
-Arg = ArenaArg | WeightArg | InputArg | OutputArg | KVArg
+class ResidentArg(msgspec.Struct, frozen=True, array_like=True, tag="resident"):
+    """A resident buffer, by name."""
+
+    name: str
+
+
+Arg = ArenaArg | WeightArg | InputArg | OutputArg | KVArg | ResidentArg
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +183,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A whole artifact.
 
     `digest` covers the manifest's own bytes and is filled in when it is written. `counts` are the symbols whose values
-    kernels receive, in order.
+    kernels receive, in order. `residents` are buffers that keep their content from step to step, zeros at first; the
+    host may change them in between.
     """
 
     digest: str = "0" * 64
@@ -190,6 +197,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryRecord
     inputs: tuple[IORecord, ...]
     outputs: tuple[IORecord, ...]
+    residents: tuple[IORecord, ...] = ()
     kv: tuple[KVCacheGroup, ...]
     buckets: tuple[BucketRecord, ...]
     weights: dict[str, TensorRecord]

@@ -51,6 +51,11 @@ class Executor(Protocol):
     def inputs(self) -> Mapping[str, npt.NDArray[Any]]: ...
 
     @property
+    def residents(self) -> Mapping[str, npt.NDArray[Any]]:
+        """Buffers that keep their content, by name; the host may change them while no step runs."""
+        ...
+
+    @property
     def kv_bytes(self) -> int:
         """Bytes of the KV cache."""
         ...

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_limits import limits
 
-from inferir.ir.contract.manifest import ALIGNMENT, ArenaArg, InputArg, KVArg, OutputArg, WeightArg
+from inferir.ir.contract.manifest import ALIGNMENT, ArenaArg, InputArg, KVArg, OutputArg, ResidentArg, WeightArg
 from inferir.ir.errors import PassError
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.dtypes import DType
@@ -41,6 +41,12 @@ def check(step: StepPlan) -> None:
         for b in step.buffers[i + 1 :]:
             apart = a.last < b.first or b.last < a.first
             assert apart or a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
+
+
+def test_an_input_may_be_a_resident_buffer() -> None:
+    x, table = B.input("x", TensorType((T, 4), DType.F32)), B.input("table", TensorType((T, 4), DType.F32))
+    step = plan(Graph((x, table), region("a", [x, table], 1), ("logits",)), {"T": 10}, residents={"table"})
+    assert step.ops[0].args == (InputArg("x"), ResidentArg("table"), OutputArg("logits"))
 
 
 def test_arguments_of_a_chain() -> None:

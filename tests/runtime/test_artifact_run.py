@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from inferir.api.llm import LLM, SamplingParams
-from inferir.ir.contract.artifact import read_manifest, write_manifest
+from inferir.ir.contract.artifact import Call, IORecord, ResidentArg, WeightArg, read_manifest, write_manifest
 from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import ArtifactError, EngineError, RequestError, TargetError
+from inferir.ir.graph.dtypes import DType
 from inferir.runtime.executor.cpu.cpu_features import check_features
 from inferir.runtime.executor.executors import check_target
 
@@ -27,10 +28,10 @@ VOCAB = 50
 GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
 
 
-def expected(prompt: list[int], count: int) -> list[int]:
+def expected(prompt: list[int], count: int, step: int = 3) -> list[int]:
     tokens = list(prompt)
     for _ in range(count):
-        tokens.append((tokens[-1] + (len(tokens) - 1) * 3) % VOCAB)
+        tokens.append((tokens[-1] + (len(tokens) - 1) * step) % VOCAB)
     return tokens[len(prompt) :]
 
 
@@ -170,6 +171,40 @@ def test_interface_version_and_missing_input(compiled_artifact: Path, tmp_path: 
     write_manifest(copy, msgspec.structs.replace(manifest, inputs=inputs))
     with pytest.raises(ArtifactError, match="the step has no seed"):
         LLM(copy)
+
+
+def with_resident_step(artifact: Path, folder: Path) -> Path:
+    """A copy whose kernels read "step" from a resident buffer instead of a weight."""
+    shutil.copytree(artifact, folder)
+    manifest = read_manifest(folder)
+
+    def moved(call: Call) -> Call:
+        args = tuple(ResidentArg("step") if a == WeightArg("step") else a for a in call.args)
+        return msgspec.structs.replace(call, args=args)
+
+    buckets = tuple(
+        msgspec.structs.replace(b, program=tuple(moved(call) for call in b.program)) for b in manifest.buckets
+    )
+    residents = (IORecord(name="step", dtype=DType.I32, shape=(1,)),)
+    write_manifest(folder, msgspec.structs.replace(manifest, buckets=buckets, residents=residents))
+    return folder
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_resident_buffer_is_changed_between_steps(compiled_artifact: Path, tmp_path: Path, threads: int) -> None:
+    with LLM(with_resident_step(compiled_artifact, tmp_path / "copy"), threads=threads) as llm:
+        (step,) = llm.engine.executor.residents.values()
+        assert step.tolist() == [0]
+        for value in (0, 3, 7):
+            step[0] = value
+            for _ in range(2):  # it stays as it is
+                assert llm.generate([1, 2], GREEDY)[0].token_ids == expected([1, 2], 20, value)
+
+
+def test_a_resident_buffer_must_be_declared(compiled_artifact: Path, tmp_path: Path) -> None:
+    folder = with_resident_step(compiled_artifact, tmp_path / "copy")
+    with pytest.raises(ArtifactError, match="no resident 'step'"):
+        write_manifest(folder, msgspec.structs.replace(read_manifest(folder), residents=()))
 
 
 def test_options_beyond_the_artifact(compiled_artifact: Path) -> None:

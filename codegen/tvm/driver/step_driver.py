@@ -12,7 +12,9 @@ goes up from the first chunk and workers go down from the last, so that a thread
 written itself, which another core would have to ask for line by line. A claim takes
 two thirds of a thread's share of the chunks that are left, `MOST_CLAIMED` at most (guided self-scheduling,
 Polychronopoulos and Kuck 1987): while much is left, few words travel between cores and a thread reads memory in one
-long run; the end is shared chunk by chunk. An operation of one chunk runs on the leader without being published.
+long run; the end is shared chunk by chunk. An operation of one chunk runs on the leader without being published. How
+many chunks an operation has is known when it starts: from the step's counts, and from memory where its kernel has a
+counter.
 
 `inferir_worker` is the body of a worker thread (started by the host, any number, `tid` from 1; the leader has 0). It
 calls chunks through the dispatch address in the control block, so workers outlive a step and serve every bucket's
@@ -30,7 +32,7 @@ from collections.abc import Sequence
 
 from inferir.codegen.tvm.driver import weight_prefetch as read_ahead
 from inferir.codegen.tvm.llvm.llvm_lib import sync
-from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel, Writer
+from inferir.codegen.tvm.source import COUNT_NAMES, STORED_COUNT, ChunkKernel, Writer
 from inferir.ir.contract import abi
 from inferir.ir.errors import CodegenError
 
@@ -128,6 +130,9 @@ def _step(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
             w.line("total[0] = 0")
             for i, kernel in enumerate(kernels):
                 with w.block(f"{'el' if i else ''}if TABLE[i * row_words] == T.int64({i}):"):
+                    if kernel.counter is not None:
+                        stored = sync("inf_ptr", f"TABLE[i * row_words + {1 + kernel.counter}]")
+                        w.line(f"{STORED_COUNT}: T.let[T.int32] = T.max({sync('inf_load_i32', stored)}, 0)")
                     w.line(f"total[0] = {kernel.chunks}")
             row = "T.address_of(TABLE[i * row_words])"
             with w.block("if T.Or(total[0] == 1, workers == 0):"):

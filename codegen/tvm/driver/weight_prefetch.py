@@ -22,10 +22,11 @@ _MOST_BYTES = 256 * 1024  # a part of the second-level cache
 def announce(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
     """Leave in the control block what the next operation after `i` that streams will read, round the table's end.
 
-    The address is written last: threads that find it look at the rest.
+    The address is written last: threads that find it look at the rest. What an operation with a counter will read is
+    not known before it starts.
     """
     w.line(f"CTRL[{abi.AHEAD}] = T.int64(0)")
-    streaming = [(number, k, k.stream) for number, k in enumerate(kernels) if k.stream is not None]
+    streaming = [(number, k, k.stream) for number, k in enumerate(kernels) if k.stream and k.counter is None]
     if not streaming:
         return
     with w.block(f"for j in range({DISTANCE}):"), w.block(f"if CTRL[{abi.AHEAD}] == T.int64(0):"):

@@ -57,6 +57,10 @@ class CpuExecutor:
         return self._memory.inputs
 
     @property
+    def residents(self) -> Mapping[str, npt.NDArray[Any]]:
+        return self._memory.residents
+
+    @property
     def threads(self) -> int:
         return self._workers.threads
 

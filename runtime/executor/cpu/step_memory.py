@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inferir.ir.contract.artifact import ArenaArg, Arg, InputArg, IORecord, KVArg, OutputArg, WeightArg
+from inferir.ir.contract.artifact import ArenaArg, Arg, InputArg, IORecord, KVArg, OutputArg, ResidentArg, WeightArg
 from inferir.ir.contract.kv_groups import plan_slabs
 from inferir.ir.errors import ArtifactError
 from inferir.ir.graph.dtypes import DType
@@ -34,7 +34,8 @@ _NUMPY: dict[DType, Any] = {
 class StepMemory:
     """Allocates what the manifest's memory table says and turns program arguments into addresses.
 
-    `inputs` and `outputs` are arrays of the largest shape, C-contiguous and 64-byte aligned. bf16 is seen as uint16.
+    `inputs`, `outputs` and `residents` are zeroed arrays of the largest shape, C-contiguous and 64-byte aligned. bf16
+    is seen as uint16.
     """
 
     def __init__(self, artifact: LoadedArtifact, num_blocks: int) -> None:
@@ -44,6 +45,7 @@ class StepMemory:
         sizes = {**manifest.limits.bounds, "NB": num_blocks}
         self.inputs = {r.name: _array(r, sizes) for r in manifest.inputs}
         self.outputs = {r.name: _array(r, sizes) for r in manifest.outputs}
+        self.residents = {r.name: _array(r, sizes) for r in manifest.residents}
         self._kv: dict[KVArg, int] = {}
         self._pages: list[tuple[int, int]] = []  # of each region of the cache: where it starts, and bytes per block
         self._pool = self._allocate_kv(num_blocks)
@@ -63,6 +65,8 @@ class StepMemory:
                 return address(self.inputs[name])
             case OutputArg(name):
                 return address(self.outputs[name])
+            case ResidentArg(name):
+                return address(self.residents[name])
             case KVArg():
                 return self._kv[arg]
 

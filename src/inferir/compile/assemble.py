@@ -23,11 +23,12 @@ from inferir.ir.contract.artifact import (
     Manifest,
     MemoryRecord,
     ModelRecord,
+    ResidentArg,
     TensorRecord,
     file_records,
     write_manifest,
 )
-from inferir.ir.contract.kernel_args import KernelArg, Of, Operand, Result, Workspace
+from inferir.ir.contract.kernel_args import KernelArg, Of, Operand, Resident, Result, Workspace
 from inferir.ir.contract.kv_groups import plan_slabs
 from inferir.ir.contract.manifest import Decision
 from inferir.ir.contract.target import Target
@@ -62,6 +63,7 @@ def assemble(
     kernels.mkdir()
     for b in built:
         (kernels / f"{b.bucket.name}{b.suffix}").write_bytes(b.library)
+    given = [io_record(name, v.type) for name, v in result.step_inputs.items()]
     scratch = max(b.meta.scratch_bytes for b in built)
     manifest = Manifest(
         model=model_record(captured.facts, tool_template(captured.tokenizer), captured.decisions),
@@ -73,7 +75,8 @@ def assemble(
             scratch_bytes=scratch,
             kv_block_bytes=plan_slabs(result.kv).block_bytes,
         ),
-        inputs=tuple(io_record(name, v.type) for name, v in result.step_inputs.items()),
+        inputs=tuple(r for r in given if r.name not in result.residents),
+        residents=tuple(r for r in given if r.name in result.residents),
         outputs=tuple(io_record(o.name, o.type) for o in result.plan.outputs),
         kv=result.kv,
         buckets=bucket_records(result, built),
@@ -160,6 +163,8 @@ def _argument(arg: KernelArg, place: int, plan: StepPlan, built: BuiltBucket) ->
             return op.args[len(op.region.operands) + index - in_place]
         case Workspace(offset):
             return ArenaArg(plan.arena_bytes + offset)
+        case Resident(name):
+            return ResidentArg(name)
         case Of(anchor, param):
             later = (*range(place, len(plan.ops)), *range(place))
             place = next(i for i in later if plan.ops[i].region.attrs["anchor"] == anchor)

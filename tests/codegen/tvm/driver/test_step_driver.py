@@ -11,7 +11,7 @@ import pytest
 
 from inferir.codegen.tvm.build.build_module import build_module
 from inferir.codegen.tvm.driver import step_driver as pool
-from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Stream, Writer, entry_head
+from inferir.codegen.tvm.source import STORED_COUNT, ChunkKernel, Param, PrivateFunction, Stream, Writer, entry_head
 from inferir.ir.contract import abi
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
@@ -136,6 +136,38 @@ def test_it_is_announced_what_threads_without_work_may_read_ahead(
     step.ctrl[abi.AHEAD] = y.ctypes.data
     step.step(step.table([(0, (x, z))]), n_t=20)
     assert step.ctrl[abi.AHEAD] == 0
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_an_operation_may_count_its_chunks_by_what_the_one_before_has_left_in_memory(
+    host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray], workers: int
+) -> None:
+    """The count is known when the operation starts, not before: the first operation of the same step writes it."""
+    choose = _kernel("choose", "1", "Y[0] = X[0] - 10")
+    filled = _kernel("fill", f"{STORED_COUNT} * n_s", "Y[chunk] = X[0] * 100 + chunk")
+    fill = dataclasses.replace(filled, counter=0)
+    run = runner([choose, fill, _add("add3", "n_t", 3)], host, workers)
+    wish, count, filled_to, copied = (aligned(np.zeros(256, np.int32)) for _ in range(4))
+    table = run.table([(0, (wish, count)), (1, (count, filled_to)), (2, (filled_to, copied))])
+    for wanted in (0, 1, 2, 60, 0, -7, 33, 1, 80) * 20:
+        wish[0] = wanted + 10
+        filled_to[:], copied[:] = -1, 0
+        run.step(table, n_t=256, n_s=3)
+        chunks = max(wanted, 0) * 3
+        assert count[0] == wanted
+        np.testing.assert_array_equal(filled_to[:chunks], wanted * 100 + np.arange(chunks))
+        assert (filled_to[chunks:] == -1).all()
+        np.testing.assert_array_equal(copied, filled_to + 3)
+
+
+def test_what_is_counted_in_memory_is_not_announced(
+    host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray]
+) -> None:
+    counted = dataclasses.replace(_add("counted", STORED_COUNT, 1), stream=Stream(1, 64), counter=0)
+    run = runner([_add("plain", "n_t", 1), counted], host, 1)
+    x, y = (aligned(np.full(40, 4, np.int32)) for _ in range(2))
+    run.step(run.table([(0, (x, y)), (1, (x, y))]), n_t=20)
+    assert run.ctrl[abi.AHEAD] == 0
 
 
 def test_workers_serve_the_modules_of_several_buckets(
