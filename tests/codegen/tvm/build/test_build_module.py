@@ -76,6 +76,7 @@ def test_ctrl_c_ends_the_workers_quietly(host: Target) -> None:
     program = f"""
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
+from inferir.codegen.backend import BuildJob
 from inferir.codegen.tvm.build.parallel_build import build_many
 from inferir.ir.contract.target import Target
 jobs = [BuildJob("a", {_module(1)!r}, Target.named({host.name!r}))] * 50

@@ -150,6 +150,7 @@ def test_modules_in_the_current_folder_are_not_imported(
 
 PARENT = """
 import sys
+from inferir.codegen.backend import BuildJob
 from inferir.codegen.tvm.build.parallel_build import build_many
 from inferir.ir.contract.target import Target
 jobs = [BuildJob(str(i), sys.argv[1].replace("AMOUNT", str(i)), Target.named(sys.argv[2])) for i in range(10_000)]
