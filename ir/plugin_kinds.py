@@ -25,7 +25,7 @@ class PluginKind:
 
 KINDS = (
     PluginKind("passes", (COMPILE,)),
-    PluginKind("ops", (COMPILE,)),
+    PluginKind("ops", (COMPILE,), "inferir.ir.graph.registry:DIALECTS"),
     PluginKind("backends", (COMPILE,), "inferir.codegen.backends:BACKENDS"),
     PluginKind("formats", (COMPILE,)),
     PluginKind("kv", (COMPILE, SERVE)),

@@ -60,6 +60,12 @@ def test_what_is_closed_is_not_loaded(tmp_path: Path) -> None:
     assert listed(tmp_path)[0] == ""
 
 
+def test_a_listing_imports_only_what_it_shows_something_of(tmp_path: Path) -> None:
+    code = "import sys\nprint(*sorted({'torch', 'tvm', 'triton', 'transformers'} & {*sys.modules}))\nclass E: ...\n"
+    write_distribution(tmp_path, "acme", code, executors={"fpga": "E"})
+    assert listed(tmp_path)[0] == "\n"
+
+
 def test_built_in_entries_are_shown_when_asked_for(tmp_path: Path) -> None:
     assert listed(tmp_path) == ("", [])
     _, found = listed(tmp_path, "--built-in")

@@ -36,7 +36,7 @@ def plugins(
     built_in: Annotated[bool, typer.Option("--built-in", help="Show what is built in too.")] = False,
 ) -> None:
     """List installed plug-ins: passes, backends, routes and more that other distributions bring."""
-    found = [p for kind in KINDS for p in _entries(kind) if built_in or p.origin != BUILT_IN]
+    found = [p for kind in KINDS for p in _entries(kind, built_in) if built_in or p.origin != BUILT_IN]
     if json:
         print_json([asdict(p) for p in found])
     elif not found:
@@ -46,9 +46,11 @@ def plugins(
         show(table("Plug-ins", columns, [(p.kind, p.name, p.origin, p.runs, p.state, p.reason) for p in found]))
 
 
-def _entries(kind: PluginKind) -> Iterator[Plugin]:
+def _entries(kind: PluginKind, built_in: bool) -> Iterator[Plugin]:
     """Entries of a kind. Those of other distributions are loaded, but for those that are closed."""
     registry: PluginRegistry[Any] = PluginRegistry(kind.name, "entry")
+    if not built_in and not registry.all():
+        return  # so that no registry is imported, and what it needs, without anything to show of it
     problem = "" if kind.registry else "this version has no use for entries of this kind"
     if kind.registry:
         module, _, name = kind.registry.partition(":")
