@@ -24,7 +24,9 @@ KIND = "tiles"
 
 @dataclass(frozen=True, order=True)
 class Product:
-    """What is chosen for: x [`lo` to `most` rows, `k`] times [`k`, `n`] in `dtype`, "bf16" or "f32"."""
+    """What is chosen for: x [`lo` to `most` rows, `k`] times [`k`, `n`] in `dtype`, "bf16" or "f32", with the weight in
+    `format`.
+    """
 
     k: int
     n: int
@@ -32,6 +34,7 @@ class Product:
     interleave: int
     lo: int
     most: int
+    format: str = "panels"
 
     def __str__(self) -> str:
         rows = str(self.lo) if self.lo == self.most else f"{self.lo}-{self.most}"

@@ -50,14 +50,14 @@ class PassOptions:
     disabled: names of passes to leave out; leaving out one that a later pass requires is an error.
     limits: of steps and sequences; positions are 0 … max_model_len - 1.
     vocab_size: tokens that may be drawn (default: all logits).
-    byte_dot: whether the target multiplies bytes with an instruction of its own.
+    features: what the target's kernels may use, in LLVM's spelling.
     """
 
     opt_level: int = 2
     disabled: frozenset[str] = frozenset()
     limits: Limits = SMALL
     vocab_size: int | None = None
-    byte_dot: bool = False
+    features: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.opt_level not in (0, 1, 2, 3):

@@ -27,7 +27,6 @@ def build_pipeline(options: PassOptions, context: PassContext) -> list[Pass]:
     """The passes for an optimisation level, without the disabled ones. What a pass is for is its `why`."""
     level = options.opt_level
     always, optimising, rounding_less = True, level >= 1, level >= 2
-    screening = rounding_less and options.byte_dot
     phases: list[tuple[bool, Pass]] = [
         # canonicalise
         (always, Canonicalise()),
@@ -50,7 +49,7 @@ def build_pipeline(options: PassOptions, context: PassContext) -> list[Pass]:
         (always, InsertSampling(options.vocab_size)),
         # lay out
         (always, PackWeights(interleave=optimising)),
-        (screening, InsertArgmax(options.vocab_size, context)),
+        (rounding_less, InsertArgmax(options.features, options.vocab_size, context)),
         (always, FoldWeights(context)),
         (always, Canonicalise()),
         (always, ShareCommon()),
@@ -63,4 +62,4 @@ def build_pipeline(options: PassOptions, context: PassContext) -> list[Pass]:
 
 def pass_names() -> tuple[str, ...]:
     """Names of all passes, in order of first use."""
-    return tuple(dict.fromkeys(p.name for p in build_pipeline(PassOptions(opt_level=3, byte_dot=True), PassContext())))
+    return tuple(dict.fromkeys(p.name for p in build_pipeline(PassOptions(opt_level=3), PassContext())))

@@ -7,7 +7,7 @@ from inferir.ir.graph.dims import Dim, R, T
 from inferir.ir.graph.dtypes import DType, torch_dtype
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.types import TensorType
-from inferir.ir.ops.layout import pack_weight
+from inferir.ir.weight_blocks import to_blocks
 
 LIMITS = limits()
 
@@ -36,7 +36,7 @@ class Linear:
 
     def tensors(self, rows: int) -> list[torch.Tensor]:
         kind = torch_dtype(self.dtype)
-        weight = pack_weight((torch.randn(self.n, self.k) / self.k**0.5).to(kind), 64, self.pack, self.interleave)
+        weight = to_blocks((torch.randn(self.n, self.k) / self.k**0.5).to(kind), self.pack, self.interleave)
         sizes = {str(self.row): rows}
         rest = [torch.randn(v.type.concrete(sizes)).to(kind) for v in self.inputs[2:]]
         return [torch.randn(rows, self.k).to(kind), weight, *rest]

@@ -12,6 +12,6 @@ from inferir.codegen.cache.cache_key import source_hash
 @cache
 def generator_hash(backend: Path) -> str:
     """Digest of the source of the code generator in the folder `backend`, of what all of them share, and of the IR."""
-    codegen, ir = Path(__file__).resolve().parents[1], Path(ir_package.__file__).resolve().parent
-    shared = [codegen / "lower", codegen / "backend.py"]
-    return source_hash([backend, *shared, *(ir / name for name in ("ops", "contract", "graph"))])
+    codegen = Path(__file__).resolve().parents[1]
+    shared = [codegen / "lower", codegen / "backend.py", Path(ir_package.__file__).resolve().parent]
+    return source_hash([backend, *shared])

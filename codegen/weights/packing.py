@@ -140,8 +140,7 @@ def weight_files(types: Mapping[str, TensorType], recipes: Mapping[str, Graph]) 
 
 @cache_function
 def _interpreter_hash() -> str:
-    ir = Path(ir_package.__file__).resolve().parent
-    return source_hash([ir / "ops", ir / "graph" / "interpreter.py"])
+    return source_hash([Path(ir_package.__file__).resolve().parent])
 
 
 class TensorMaker:

@@ -54,7 +54,8 @@ class OpDef:
     contraction: a matrix product.
     last_axis: it works along the last axis of operand 0; the other operands are the same for all rows.
     mixes_rows: rows of the result depend on other rows of the operands than their own.
-    in_memory: so many leading operands must lie in memory, since they are read by another index than the own row.
+    in_memory: so many leading operands (None: all) must lie in memory, since they are read by another index than the
+      own row.
     stores: the operand whose rows are written into operand 0, in place; the result is operand 0 afterwards.
     converts_from: operands from this one on may have a float type of their own, which the op converts.
     anchor: the kind of region that the op starts; every region has at most one such op.
@@ -82,7 +83,7 @@ class OpDef:
     contraction: bool = False
     last_axis: bool = False
     mixes_rows: bool = False
-    in_memory: int = 0
+    in_memory: int | None = 0
     stores: int | None = None
     converts_from: int | None = None
     anchor: str = ""

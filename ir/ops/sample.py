@@ -16,6 +16,7 @@ from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.registry import OpDef, define, infer_types, opdef
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
+from inferir.ir.weight_format import FORMATS
 
 if TYPE_CHECKING:
     import torch
@@ -147,20 +148,18 @@ define(
 
 
 def _argmax_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    x, w, *screening = types
+    x, w, *quantized = types
     infer_types(opdef("tensor.linear_packed"), (x, w), _product_attrs(attrs))
     weight = TensorType((attrs["n"], x.shape[1]), w.dtype)
-    layout = Attrs({"block": w.shape[2], "valid": attrs["valid"]})
-    for have, want in zip(screening, infer_types(opdef("layout.screen_weight"), (weight,), layout), strict=True):
-        need(have == want, f"screening operand {have}, expected {want}")
+    FORMATS.get("int8_rows").check(quantized, weight, valid=attrs["valid"])
     return TensorType(x.shape[:1], DType.I32)
 
 
 def _product_attrs(attrs: Attrs) -> Attrs:
-    return Attrs({"n": attrs["n"], "interleave": 1, "dtype": DType.F32})
+    return Attrs({"n": attrs["n"], "format": "panels", "interleave": 1, "dtype": DType.F32})
 
 
-def _argmax_eval(attrs: Attrs, x: torch.Tensor, w: torch.Tensor, *_screening: torch.Tensor) -> torch.Tensor:
+def _argmax_eval(attrs: Attrs, x: torch.Tensor, w: torch.Tensor, *_quantized: torch.Tensor) -> torch.Tensor:
     import torch
 
     product = opdef("tensor.linear_packed").evaluate
@@ -182,8 +181,8 @@ define(
         in_memory=5,
         anchor="argmax",
         doc="Per row of x [G, K] the index of the first maximum among the first `valid` outputs of its float32 product "
-        "with packed weights of `n` outputs, as `sample.draw` at temperature 0 takes it from logits; -1 if there is "
-        "none above -inf. The other operands, results of `layout.screen_weight` for the same weights, let a kernel "
-        "leave out what cannot be the maximum; they do not change the result.",
+        "with a weight of `n` outputs in panels, as `sample.draw` at temperature 0 takes it from logits; -1 if none is "
+        "above -inf. The other operands, the same weight in the format int8_rows, let a kernel leave out what cannot "
+        "be the maximum; they do not change the result.",
     )
 )

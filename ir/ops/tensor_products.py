@@ -9,8 +9,8 @@ from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import DType, torch_dtype
 from inferir.ir.graph.registry import OpDef, define
 from inferir.ir.graph.types import TensorType
-from inferir.ir.ops.common import broadcast, ceil_div, need, torch_module
-from inferir.ir.ops.layout import unpack_weight
+from inferir.ir.ops.common import broadcast, need, torch_module
+from inferir.ir.weight_format import FORMATS
 
 if TYPE_CHECKING:
     import torch
@@ -50,33 +50,33 @@ define(OpDef("tensor.matmul", 2, _matmul, lambda attrs, a, b: a @ b, contraction
 
 
 def _packed(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    x, w = types[0], types[1]
-    need(w.rank == 4 and x.rank == 2, f"packed linear of {x} with {w}")
-    need(x.shape[1] == w.shape[1] * w.shape[3], f"inner dimensions {x.shape[1]} and {w.shape[1] * w.shape[3]} differ")
-    need(ceil_div(attrs["n"], int(w.shape[2])) == w.shape[0], f"{attrs['n']} outputs do not fill {w.shape[0]} blocks")
-    need(x.dtype is w.dtype, f"mixed element types {x.dtype.value} and {w.dtype.value}")
+    x, *stored = types
+    need(x.rank == 2, f"packed linear of {x}")
+    weight = TensorType((attrs["n"], x.shape[1]), x.dtype)
+    FORMATS.get(attrs["format"]).check(stored, weight, interleave=attrs["interleave"])
     return TensorType((x.shape[0], attrs["n"]), attrs["dtype"] or x.dtype)
 
 
-def _packed_eval(attrs: Attrs, x: torch.Tensor, w: torch.Tensor) -> Any:
+def _packed_eval(attrs: Attrs, x: torch.Tensor, *stored: torch.Tensor) -> Any:
     dtype = x.dtype if attrs["dtype"] is None else torch_dtype(attrs["dtype"])
-    return torch_module().nn.functional.linear(x.to(dtype), unpack_weight(w, attrs["n"], attrs["interleave"]).to(dtype))
+    weight = FORMATS.get(attrs["format"]).unpack(stored, attrs["n"], attrs["interleave"])
+    return torch_module().nn.functional.linear(x.to(dtype), weight.to(dtype))
 
 
 define(
     OpDef(
         "tensor.linear_packed",
-        2,
+        (2, None),
         _packed,
         _packed_eval,
-        attrs={"n": int, "interleave": int, "dtype": (DType, type(None))},
-        defaults={"interleave": 1, "dtype": None},
+        attrs={"n": int, "format": str, "interleave": int, "dtype": (DType, type(None))},
+        defaults={"format": "panels", "interleave": 1, "dtype": None},
         contraction=True,
         last_axis=True,
-        in_memory=2,
+        in_memory=None,
         anchor="matmul",
         short="linear",
-        doc="`tensor.linear` with a weight in the layout of `layout.pack_weight`; the result is in logical order. "
+        doc="`tensor.linear` with the stored tensors of a weight in `format`; the result is in logical order. "
         "`dtype` f32 gives the sums unrounded (default: rounded to the type of x).",
     )
 )

@@ -8,13 +8,14 @@ from typing import ClassVar
 from inferir.ir.graph.dims import G, R
 from inferir.ir.graph.graph import Builder, Graph, Node, Provenance, Value, make_node, topological
 from inferir.ir.graph.registry import opdef
+from inferir.ir.weight_format import FORMATS
 from inferir.passes.context import PACKED, SAMPLED, PassContext, describe
 from inferir.passes.insert.step_input import step_input
 from inferir.passes.rebuild import with_symbol
 
 ROW_MULTIPLE, LONGEST_ROW = 16, 32768
-"""Elements that rows of the last product must be a multiple of, since a screening kernel takes as many at once, and may
-have at most, so that its sums of products of integers fit 32 bits.
+"""Of how many elements rows of the last product must be a multiple, since the pre-filter takes as many at once, and how
+many they may have, so that sums of products of integers fit 32 bits.
 """
 
 
@@ -26,9 +27,11 @@ class InsertArgmax:
     The row-by-row ops between the gather of logit rows and the last product are repeated for these rows, and
     `sample.argmax` takes the place of product and draw. It compares float32 sums, where the captured model may round
     logits first. Models whose logits are more than a product, or whose last layer runs on gathered rows, stay as they
-    are. valid: how many logits may be drawn; default all.
+    are, and so do all where the target lacks what kernels of int8 need. features: of the target, in LLVM's spelling;
+    valid: how many logits may be drawn, default all.
     """
 
+    features: frozenset[str]
     valid: int | None = None
     context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
 
@@ -41,7 +44,9 @@ class InsertArgmax:
         product = graph.output("logits").node
         while product.op == "tensor.cast":
             product = product.operands[0].node
-        tail = self._tail(product)
+        prefilter = FORMATS.get("int8_rows")
+        missing = sorted(prefilter.features - self.features)
+        tail = f"the target has no {missing[0]}" if missing else self._tail(product)
         if isinstance(tail, str):
             self.context.refuse(self.name, describe(product), tail)
             return graph
@@ -58,16 +63,17 @@ class InsertArgmax:
         valid = n if self.valid is None else self.valid
         (weight,) = packed.node.operands
         b = Builder(Provenance.join((product.loc, Provenance("sampler", "greedy"))))
-        block = int(packed.type.shape[2])
-        screen = b.node("layout.screen_weight", (weight,), {"block": block, "valid": valid})
-        tokens = b.op("sample.argmax", env[x], packed, *screen.results, n=n, valid=valid)
+        quantized = prefilter.recipe(b, weight, valid=valid)
+        tokens = b.op("sample.argmax", env[x], packed, *quantized, n=n, valid=valid)
         return Graph((*graph.inputs, rows), (*graph.outputs, tokens), (*graph.output_names, "greedy"), graph.name)
 
     @staticmethod
     def _tail(product: Node) -> list[Node] | str:
         """The nodes from the gather of logit rows to the operand of `product`, operands first; or why not."""
-        if product.op != "tensor.linear_packed" or product.operands[1].op != "layout.pack_weight":
+        if product.op != "tensor.linear_packed":
             return "logits are not the result of a product with weights"
+        if product.attrs["format"] != "panels":  # what int8 loses is known of the weight as it is
+            return f"the last matrix is stored as {product.attrs['format']}"
         width = product.operands[0].type.shape[-1]
         if not isinstance(width, int) or width % ROW_MULTIPLE or width > LONGEST_ROW:
             return f"rows of {width} elements, not a multiple of {ROW_MULTIPLE} up to {LONGEST_ROW}"

@@ -6,24 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from inferir.ir.contract.kv_specs import kpack
+from inferir.ir.errors import IRError
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.ops.common import axis
+from inferir.ir.weight_format import FORMATS
 from inferir.passes.context import PACKED, TOKEN_MAJOR, refuse
 from inferir.passes.rebuild import Rebuilder
-
-BLOCK = 64
 
 
 @dataclass(frozen=True)
 class PackWeights:
-    """`tensor.linear` becomes `tensor.linear_packed` on `layout.pack_weight`, and its bias a separate add.
+    """`tensor.linear` becomes `tensor.linear_packed` on its weight in a format, and its bias a separate add.
 
     A product that is only read as two halves by one elementwise op (a merged gate and up projection) is packed with the
     halves alternating, so that a tile of it holds both operands of the activation.
     """
 
     interleave: bool = True
+    format: str = "panels"
 
     name: ClassVar[str] = "pack-weights"
     why: ClassVar[str] = "kernels stream weights strictly in order"
@@ -50,13 +50,12 @@ class PackWeights:
         x, w, *bias = operands
         if x.type.rank != 2:
             raise refuse(self.name, node, f"product of {x.type}; only rows of vectors [T, K] are supported")
-        n, k = w.type.shape
-        pack = kpack(w.type.dtype)
-        if not isinstance(n, int) or not isinstance(k, int) or k % pack:
-            raise refuse(self.name, node, f"weight {w.type} cannot be packed: K must be a multiple of {pack}")
         b = Builder(node.loc)
-        packed = b.op("layout.pack_weight", w, block=BLOCK, kpack=pack, interleave=parts)
-        out = b.op("tensor.linear_packed", x, packed, n=n, interleave=parts)
+        try:
+            stored = FORMATS.get(self.format).recipe(b, w, interleave=parts)
+        except IRError as error:
+            raise refuse(self.name, node, f"weight {w.type} cannot be packed: {error}") from None
+        out = b.op("tensor.linear_packed", x, *stored, n=w.type.shape[0], format=self.format, interleave=parts)
         return b.op("tensor.add", out, bias[0]) if bias else out
 
 

@@ -111,13 +111,13 @@ def test_each_weight_is_an_operand_of_one_operation(program: Program) -> None:
         read = Counter(arg.name for call in bucket.program for arg in call.args if isinstance(arg, WeightArg))
         tables = {name for name in program.weights if name.endswith((".cos", ".sin"))}
         assert len(tables) == 2
-        of_choice = {name for name in program.weights if ".screen" in name}
+        of_choice = {name for name in program.weights if ".int8_rows." in name}
         assert len(of_choice) == 3
-        (head,) = {name.split(".screen")[0] for name in of_choice}
+        (head,) = {name.split(".int8_rows")[0] for name in of_choice}
         times = (
             dict.fromkeys(tables, LAYERS)
             | dict.fromkeys(of_choice, 5)
-            | {f"{head}.packed": 1 + 5, "model.norm.weight": 2}
+            | {f"{head}.panels": 1 + 5, "model.norm.weight": 2}
         )
         assert read == {name: times.get(name, 1) for name in program.weights}
 
@@ -130,7 +130,7 @@ def test_packed_weights_are_those_of_the_checkpoint(program: Program) -> None:
     needed = BF16 * (sum(t.numel() for t in matrices.values()) + outputs * HIDDEN)
     for bucket in program.buckets:
         names = {arg.name for call in bucket.program for arg in call.args if isinstance(arg, WeightArg)}
-        packed = [program.weights[name].type for name in names if name.endswith(".packed")]
+        packed = [program.weights[name].type for name in names if name.endswith(".panels")]
         assert sum(prod(t.shape) * t.dtype.itemsize for t in packed) == needed
         for tokens in (bucket.lo, bucket.hi - 1):
             visible = sum(BEFORE + s + 1 for s in range(tokens))

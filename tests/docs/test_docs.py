@@ -170,11 +170,8 @@ def test_pass_table() -> None:
     for line in inspect.getsource(pipeline.build_pipeline).splitlines():
         phase = line.strip().removeprefix("# ") if line.strip().startswith("# ") else phase
         phases += [phase] if re.match(r"\s+\(\w+, \w+\(", line) else []
-    levels = [
-        [p.name for p in pipeline.build_pipeline(PassOptions(opt_level=n, byte_dot=True), PassContext())]
-        for n in range(4)
-    ]
-    passes = pipeline.build_pipeline(PassOptions(opt_level=3, byte_dot=True), PassContext())
+    levels = [[p.name for p in pipeline.build_pipeline(PassOptions(opt_level=n), PassContext())] for n in range(4)]
+    passes = pipeline.build_pipeline(PassOptions(opt_level=3), PassContext())
     assert len(phases) == len(passes), "a phase of passes/pipeline.py is not recognised"
     rows = []
     for i, step in enumerate(passes):

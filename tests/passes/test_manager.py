@@ -91,7 +91,7 @@ def test_dumps_of_the_pipeline_parse_back(tiny, tmp_path) -> None:
         tiny(layers=1).graph, None, PassOptions(limits=limits(max_model_len=16, block_size=4)), dump_dir=tmp_path
     )
     last = sorted(tmp_path.iterdir())[-1]
-    assert last.name == "21-elide-roundings.txt"
+    assert last.name == "22-elide-roundings.txt"
     assert parse_graph(last.read_text()).structural_hash() == result.graph.structural_hash()
 
 
@@ -105,7 +105,7 @@ def test_disabled_passes_do_not_run(tiny) -> None:
 
 
 def test_a_needed_pass_cannot_be_disabled(tiny) -> None:
-    with pytest.raises(PassError, match="fuse-regions requires a graph that is packed"):
+    with pytest.raises(PassError, match="insert-argmax requires a graph that is packed"):
         run_pipeline(tiny(layers=1).graph, None, PassOptions(disabled=frozenset({"pack-weights"})))
 
 

@@ -18,7 +18,7 @@ def options(level: int, **changes) -> PassOptions:
     return PassOptions(
         opt_level=level,
         limits=limits(max_model_len=16, max_tokens=8, max_seqs=2, block_size=4),
-        **{"byte_dot": True, **changes},
+        **{"features": frozenset({"avx512vnni"}), **changes},
     )
 
 
@@ -90,16 +90,16 @@ def test_kernels_at_level_2(tiny) -> None:
         ("argmax", "argmax"),
     ]
     assert list(result.recipes) == [
-        "layers.0.attn.q+k+v.packed",
+        "layers.0.attn.q+k+v.panels",
         "freq.cos",
         "freq.sin",
-        "layers.0.attn.o.weight.packed",
-        "layers.0.mlp.gate+up.packed",
-        "layers.0.mlp.down.weight.packed",
-        "embed.packed",
-        "embed.screen",
-        "embed.screen_bounds",
-        "embed.screen_columns",
+        "layers.0.attn.o.weight.panels",
+        "layers.0.mlp.gate+up.panels",
+        "layers.0.mlp.down.weight.panels",
+        "embed.panels",
+        "embed.int8_rows.values",
+        "embed.int8_rows.bounds",
+        "embed.int8_rows.columns",
     ]
     assert result.sources == set(tiny(layers=1).graph.weights())
     assert result.graph.weights()["embed"].type.shape == (40, 16), "the embedding table itself stays unpacked"

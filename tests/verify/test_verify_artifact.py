@@ -69,7 +69,7 @@ def test_bf16_is_compared_with_eager_bf16(cli: Callable[..., Any], tiny_artifact
 def test_a_wrong_weight_fails_and_the_report_says_by_how_much(
     cli: Callable[..., Any], tiny_artifact: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
-    bad = damaged(tiny_artifact, tmp_path / "bad", "model.layers.1.mlp.down_proj.weight.packed", 1.01)
+    bad = damaged(tiny_artifact, tmp_path / "bad", "model.layers.1.mlp.down_proj.weight.panels", 1.01)
     junit = tmp_path / "junit.xml"
     result = cli("verify", bad, "--model", tiny_model, "--quick", "--junit", junit)
     assert result.status == 1

@@ -4,7 +4,7 @@ Five kernels, run one after another over memory that they share:
 
 1. prepare: every row as integers n of two bytes, low + 256 * high, scaled so that few are above one byte; per tile of
    rows the list of steps with high bytes.
-2. prefilter: products of weights in int8 (`layout.screen_weight`) with low bytes, and with high bytes for the steps of
+2. prefilter: products of weights in int8 (`layout.pack_int8_rows`) with low bytes, and with high bytes for the steps of
    the list; per row and block of 64 outputs the largest upper bound of a logit.
 3. floor: per row the exact products, in the arithmetic of `matmul.py`, with the few blocks that have the largest upper
    bounds. No output whose upper bound is below what is found there can be the maximum.

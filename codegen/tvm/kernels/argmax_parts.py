@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferir.codegen.tvm.kernels.matmul import CHUNK_BYTES, CHUNKS
-from inferir.codegen.tvm.kernels.microkernel import BLOCK, MEMORY, tall_rows
+from inferir.codegen.tvm.kernels.microkernel import MicroKernel, micro_kernel
 from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Stream, Writer, entry_head, ramp
 from inferir.ir.errors import CodegenError
+from inferir.ir.weight_blocks import BLOCK
 
 LANES = 16
+INT8 = micro_kernel("int8_rows", "i8")
 RANGES = 32  # parts of the outputs whose maxima are found apart
 _PER_ROW = ("scale", "size", "rest", "shift", "slack", "floor")  # floats
 
@@ -28,6 +30,11 @@ class ArgmaxShape:
     dtype: str
     rows: int
     height: int
+
+    @property
+    def exact(self) -> MicroKernel:
+        """Of the product whose maximum is wanted."""
+        return micro_kernel("panels", self.dtype)
 
     @property
     def blocks(self) -> int:
@@ -86,19 +93,19 @@ def argmax_shape(k: int, n: int, valid: int, dtype: str, rows: int, features: fr
     """Raises `CodegenError` for sizes that have no kernel."""
     if k % LANES:
         raise CodegenError(f"the int8 pre-filter needs rows of a multiple of {LANES} elements, not {k}")
-    return ArgmaxShape(k, n, valid, dtype, rows, min(rows, tall_rows("u8", features)))
+    return ArgmaxShape(k, n, valid, dtype, rows, min(rows, INT8.tall_rows(features)))
 
 
 def parameters(dtype: str) -> tuple[Param, ...]:
     """Parameters of all five kernels: x twice, in steps of the product and in elements, its weights, the results of
-    `layout.screen_weight`, the tokens, and the workspace three times, by element type.
+    `layout.pack_int8_rows`, the tokens, and the workspace three times, by element type.
     """
-    kind = MEMORY[dtype]
+    exact = micro_kernel("panels", dtype)
     return (
-        Param("x", kind),
+        Param("x", exact.word),
         Param("values", "uint16" if dtype == "bf16" else "float32"),
-        Param("w", kind),
-        Param("quantized", "int32"),
+        *(Param(part.name, part.dtype) for part in exact.parts),
+        Param("quantized", INT8.parts[0].dtype),
         Param("bounds", "float32"),
         Param("columns", "float32"),
         Param("out", "int32"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from inferir.codegen.tvm.kernels.argmax_parts import LANES, ArgmaxShape, buffers, entry, kernel, upper
+from inferir.codegen.tvm.kernels.argmax_parts import INT8, LANES, ArgmaxShape, buffers, entry, kernel, upper
 from inferir.codegen.tvm.kernels.kv_prefetch import list_bytes
 from inferir.codegen.tvm.kernels.matmul import Lists, call_tile
-from inferir.codegen.tvm.kernels.microkernel import BLOCK, micro_kernel, reread_rows, tile_vectors
+from inferir.codegen.tvm.kernels.microkernel import tile_function
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.source import ChunkKernel, Stream, Writer, i32, ramp, splat
+from inferir.ir.weight_blocks import BLOCK
 
 
 def prefilter(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKernel:
@@ -15,11 +16,11 @@ def prefilter(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKerne
     at, symbol, steps = s.layout(), f"{name}_prefilter", s.k // 4
     heights = range(s.height, 0, -1)
     ahead = s.tiles > 1
-    vectors = {rows: tile_vectors(rows, "u8", features) for rows in heights}
-    dense = {rows: micro_kernel("u8", rows, vectors[rows], ahead) for rows in heights}
-    listed = {rows: micro_kernel("u8", rows, vectors[rows], listed=True) for rows in heights if not s.paired}
+    vectors = {rows: INT8.tile_vectors(rows, features) for rows in heights}
+    dense = {rows: tile_function(INT8, rows, vectors[rows], ahead) for rows in heights}
+    listed = {rows: tile_function(INT8, rows, vectors[rows], listed=True) for rows in heights if not s.paired}
     if s.paired:
-        dense = {1: micro_kernel("u8", 2, vectors[1])}
+        dense = {1: tile_function(INT8, 2, vectors[1])}
     lists = Lists(2 * s.height * BLOCK) if ahead else None
     group = s.group
     w = Writer()
@@ -38,15 +39,15 @@ def prefilter(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKerne
                 with w.block(f"{'el' if rows < s.height else ''}if height == {rows}:"):
                     low, high = (f"words_b[{at['split'] + part} + row * {2 * steps}]" for part in (0, steps))
                     v, stride = vectors[rows], steps if s.paired else 2 * steps
-                    call_tile(w, dense[rows].name, v, low, "quantized_b", "SCRATCH[{}]", stride, steps, lists=lists)
+                    call_tile(w, INT8, dense[rows], v, low, ["quantized_b"], "SCRATCH[{}]", stride, steps, lists=lists)
                     if not s.paired:
                         acc = f"SCRATCH[{s.height * BLOCK} + {{}}]"
                         chosen = ("T.address_of(words_b[list + 1])", "words_b[list]")
-                        call_tile(w, listed[rows].name, v, high, "quantized_b", acc, stride, steps, chosen=chosen)
+                        call_tile(w, INT8, listed[rows], v, high, ["quantized_b"], acc, stride, steps, chosen=chosen)
             w.line(f"T.evaluate(Mod.{symbol}_bound(bounds, words, floats, scratch, row, height, block))")
         w.line("return T.int32(0)")
     chunks = f"T.min(n_g, 1) * {-(-s.blocks // group)}"
-    stream = None if ahead and s.rows > reread_rows("u8", features) else Stream(3, group * steps * BLOCK * 4)
+    stream = None if ahead and s.rows > INT8.reread_rows(features) else Stream(3, group * steps * BLOCK * 4)
     shared = (*dense.values(), *listed.values())
     scratch = 2 * s.height * BLOCK * 4 + list_bytes(steps, None)
     return kernel(symbol, s, w, chunks, scratch, shared, stream, upward=not ahead)

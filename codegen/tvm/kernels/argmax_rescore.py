@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from inferir.codegen.tvm.kernels.argmax_parts import LANES, ArgmaxShape, buffers, entry, kernel, upper, uppers
 from inferir.codegen.tvm.kernels.matmul import call_tile
-from inferir.codegen.tvm.kernels.microkernel import BLOCK, micro_kernel, tile_vectors
+from inferir.codegen.tvm.kernels.microkernel import tile_function
 from inferir.codegen.tvm.kernels.reduce import Accumulator
 from inferir.codegen.tvm.source import ChunkKernel, PrivateFunction, Writer, f32, pieces
+from inferir.ir.weight_blocks import BLOCK
 
 TRIES = 4  # blocks that a floor is made of, at most
 _FOUND = (("floats_b", "best"), ("words_b", "index"))  # where maxima and their outputs are
@@ -14,10 +15,11 @@ _FOUND = (("floats_b", "best"), ("words_b", "index"))  # where maxima and their 
 
 def _score(w: Writer, s: ArgmaxShape, features: frozenset[str], best: str, index: str) -> PrivateFunction:
     """The exact product of `row` and `block`; `best` and `index` become its first maximum if that comes before them."""
-    steps = s.k // (2 if s.dtype == "bf16" else 1)
-    vectors = tile_vectors(1, s.dtype, features)
-    tile = micro_kernel(s.dtype, 1, vectors)
-    call_tile(w, tile.name, vectors, f"x_b[row * {steps}]", "w_b", "SCRATCH[{}]", steps, steps)
+    steps = s.k // s.exact.together
+    vectors = s.exact.tile_vectors(1, features)
+    tile = tile_function(s.exact, 1, vectors)
+    weights = [f"{part.name}_b" for part in s.exact.parts]
+    call_tile(w, s.exact, tile, vectors, f"x_b[row * {steps}]", weights, "SCRATCH[{}]", steps, steps)
     columns = f"for c in range(T.min({BLOCK}, {s.valid} - block * {BLOCK})):"
     with w.block(columns), w.block(f"if {_before('SCRATCH[c]', f'block * {BLOCK} + c', best, index)}:"):
         w.line(f"{best} = SCRATCH[c]")
@@ -40,7 +42,7 @@ def find_floor(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKern
     top = Accumulator("top", "argmax")
     w = Writer()
     with w.block(entry(w, symbol, s)):
-        buffers(w, s, "x", "w", "words", "floats")
+        buffers(w, s, "x", *(part.name for part in s.exact.parts), "words", "floats")
         tail = [(s.blocks // LANES * LANES + at_, n) for at_, n in pieces(s.blocks % LANES)]
         top.declare(w, [LANES, *(n for _, n in tail)])
         top.declare_result(w)
@@ -76,7 +78,7 @@ def rescore(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKernel:
     best, index = (f"{buffer}[{at[part]} + chunk * {s.rows} + row]" for buffer, part in _FOUND)
     w = Writer()
     with w.block(entry(w, symbol, s)):
-        buffers(w, s, "x", "w", "words", "floats")
+        buffers(w, s, "x", *(part.name for part in s.exact.parts), "words", "floats")
         w.line(f"first_block: T.let[T.int32] = chunk * {s.blocks_per_range}")
         with w.block("for row in range(n_g):"):
             w.line(f"{best} = {f32(float('-inf'))}")

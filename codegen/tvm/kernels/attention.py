@@ -39,7 +39,7 @@ from inferir.codegen.tvm.kernels.attention_parts import (
     weighted_sum,
 )
 from inferir.codegen.tvm.kernels.attention_softmax import update_softmax
-from inferir.codegen.tvm.kernels.microkernel import single_rows
+from inferir.codegen.tvm.kernels.microkernel import micro_kernel
 from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Writer, entry_head
 from inferir.ir.contract.split_kv import ITEM_WIDTH, SPLIT
 from inferir.ir.errors import CodegenError
@@ -131,7 +131,7 @@ def attention_kernels(
     """
     s = AttentionShape(heads, kv_heads, head_dim, v_dim, block_size, dtype)
     _check(name, s, scale, q_row_stride)
-    rows = _row_tiles(s.group, tile_tokens, single_rows(dtype, features))
+    rows = _row_tiles(s.group, tile_tokens, micro_kernel("panels", dtype).single_rows(features))
     score = {h: scores(s, h, features, rows.one_token(h)) for h in rows.heights}
     weigh = {h: weighted_sum(s, h, features, rows.one_token(h)) for h in rows.heights}
     load, clear, merge, store, finish = load_queries(s), clear_rows(s), merge_rows(s), store_rows(s), finish_rows(s)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from inferir.codegen.tvm.kernels.microkernel import MEMORY, tile_vectors
+from inferir.codegen.tvm.kernels.microkernel import micro_kernel
 from inferir.codegen.tvm.llvm.llvm_lib import call, sync
 from inferir.codegen.tvm.source import PrivateFunction, Writer, f32, pieces, ramp, splat
 
@@ -57,7 +57,7 @@ class AttentionShape:
 
     @property
     def memory(self) -> str:
-        return MEMORY[self.dtype]
+        return micro_kernel("panels", self.dtype).word
 
 
 def state_pointers(prefix: str) -> dict[str, tuple[str, str]]:
@@ -142,7 +142,7 @@ def scores(s: AttentionShape, height: int, features: frozenset[str], ahead: bool
     With `ahead`, each block is read while lines of the next are asked for, the one after the last at the address
     `ahead`: few rows wait for memory, and a block of one head is too short for the processor to see a stream.
     """
-    widest = tile_vectors(height, s.dtype, features)
+    widest = micro_kernel("panels", s.dtype).tile_vectors(height, features)
     vectors = next(v for v in (4, 2, 1) if v <= widest and s.block_size // 16 % v == 0)
     w = Writer()
     name = f"attention_scores_{s.dtype}_{s.head_dim}_{s.block_size}_{height}x{vectors}{'_ahead' if ahead else ''}"
@@ -188,7 +188,7 @@ def weighted_sum(s: AttentionShape, height: int, features: frozenset[str], ahead
 
     `ahead` is as in `scores`.
     """
-    vectors = tile_vectors(height, s.dtype, features)
+    vectors = micro_kernel("panels", s.dtype).tile_vectors(height, features)
     columns = pieces(s.v_dim)
     w = Writer()
     name = f"attention_sum_{s.dtype}_{s.v_dim}_{s.block_size}_{height}x{vectors}{'_ahead' if ahead else ''}"

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inferir.codegen.tvm.kernels.microkernel import BLOCK, LINES_AHEAD, PIECE, PIECE_STEPS
+from inferir.codegen.tvm.kernels.microkernel import LINES_AHEAD, PIECE, PIECE_STEPS
 from inferir.codegen.tvm.llvm.llvm_lib import sync
 from inferir.codegen.tvm.source import Param, Writer
 from inferir.ir.contract.kernel_args import Of
 from inferir.ir.contract.split_kv import ITEM_WIDTH
+from inferir.ir.weight_blocks import BLOCK
 
 CALLS = 4 // LINES_AHEAD
 """Calls of micro-kernels over all of K that ask for a whole block: a step of it has four lines."""

@@ -1,8 +1,9 @@
-"""Matmul kernels: x [M, K] times packed weights [ceil(N/64), K/kp, 64, kp], with an epilogue on the accumulators.
+"""Matmul kernels: x [M, K] times a weight [N, K] in any format that has a micro-kernel, with an epilogue on the
+accumulators.
 
-Weights are packed by `layout.pack_weight`: blocks of 64 output columns, K in order, for bf16 with two consecutive K in
-one int32 (kp = 2), zero padded to 64 columns. One layout serves one row and a thousand. With `interleave` 2 the N
-outputs are two halves (gate and up) and a block holds 16 columns of each in turn, twice.
+Every format has blocks of 64 output columns with K in order (`inferir.ir.weight_blocks`). One layout serves one row and
+a thousand. With `interleave` 2 the N outputs are two halves (gate and up) and a block holds 16 columns of each in turn,
+twice.
 
 A chunk is a group of blocks times a panel of rows; within it each block meets the panel's row tiles while it lies in
 the cache. Row tiles are split evenly, so 7 rows are 4 + 3 rather than 6 + 1. Accumulators of a tile go to the thread's
@@ -16,17 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from inferir.codegen.tvm.kernels.kv_prefetch import KV_PARAMS, KvAhead, find_pieces, list_bytes, write_list
-from inferir.codegen.tvm.kernels.microkernel import (
-    BLOCK,
-    MEMORY,
-    micro_kernel,
-    reread_rows,
-    tall_rows,
-    tile_vectors,
-)
+from inferir.codegen.tvm.kernels.microkernel import MicroKernel, micro_kernel, tile_function
 from inferir.codegen.tvm.llvm.llvm_lib import call, sync
-from inferir.codegen.tvm.source import ChunkKernel, Param, Stream, Writer, entry_head, pieces, ramp
+from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Stream, Writer, entry_head, pieces, ramp
 from inferir.ir.errors import CodegenError
+from inferir.ir.weight_blocks import BLOCK
 
 
 @dataclass(frozen=True)
@@ -78,18 +73,20 @@ _CHUNK_MADDS = 2_500_000  # multiply-adds of a compute-bound chunk: about 20 mic
 CHUNKS = 32  # chunks an operation should have, so that a few threads share it evenly
 
 
-def choose_tile(*, k: int, n: int, dtype: str, max_rows: int, features: frozenset[str]) -> MatmulTile:
+def choose_tile(
+    *, k: int, n: int, dtype: str, max_rows: int, features: frozenset[str], format: str = "panels"
+) -> MatmulTile:
     """Tile and chunk sizes for up to `max_rows` rows: chunks of some microseconds, and enough of them to share."""
-    rows = tall_rows(dtype, features)
+    micro = micro_kernel(format, dtype)
+    rows = micro.tall_rows(features)
     blocks = -(-n // BLOCK)
-    if max_rows <= reread_rows(dtype, features):
+    if max_rows <= micro.reread_rows(features):
         rows, panel = min(rows, max_rows), max_rows
     else:
         wanted = max(rows * 8, _CHUNK_MADDS // (BLOCK * k))
         shared = max_rows // -(-CHUNKS // blocks)
         panel = max(rows * 4, -(-min(wanted, shared) // rows) * rows)
-    block_bytes = BLOCK * k * (2 if dtype == "bf16" else 4)
-    light = min(CHUNK_BYTES // block_bytes, _CHUNK_MADDS // (BLOCK * k * panel))
+    light = min(CHUNK_BYTES // micro.block_bytes(k), _CHUNK_MADDS // (BLOCK * k * panel))
     return MatmulTile(rows, panel, max(1, min(light, blocks // CHUNKS)))
 
 
@@ -107,31 +104,33 @@ def matmul_kernel(
     interleave: int = 1,
     rows_symbol: str = "n_t",
     kv: KvAhead | None = None,
+    format: str = "panels",
 ) -> ChunkKernel:
-    """A matmul with parameters `x`, `w`, then `extra`.
+    """A matmul with parameters `x`, the stored tensors of the weight, then `extra`.
 
-    dtype: "bf16" (x and w are int32 pairs; K and the row stride must be even) or "f32". x_row_stride: elements between
-    rows of x, default K. interleave: 1 or 2. rows_symbol: the count that is the number of rows. `features` are LLVM
-    feature names. kv: what a tile that prefetches asks for beside weights; `KV_PARAMS` are then the last parameters.
-    Raises `CodegenError` naming the kernel for sizes it cannot take.
+    dtype: of x, "bf16" (K and the row stride must be even) or "f32". x_row_stride: elements between rows of x, default
+    K. interleave: 1 or 2. rows_symbol: the count that is the number of rows. `features` are LLVM feature names. kv:
+    what a tile that prefetches asks for beside weights; `KV_PARAMS` are then the last parameters. format: of the
+    weight. Raises `CodegenError` naming the kernel for sizes it cannot take.
     """
     stride = k if x_row_stride is None else x_row_stride
-    pair = 2 if dtype == "bf16" else 1
-    if k % pair or stride % pair:
-        raise CodegenError(f"{name}: K {k} and row stride {stride} must be even for bf16")
+    micro = micro_kernel(format, dtype)
+    if k % micro.together or stride % micro.together:
+        raise CodegenError(f"{name}: K {k} and row stride {stride} must be multiples of {micro.together} for {dtype}")
     if interleave not in (1, 2) or n % interleave:
         raise CodegenError(f"{name}: {n} outputs cannot be interleaved by {interleave}")
-    kind, words, steps, blocks = MEMORY[dtype], stride // pair, k // pair, -(-n // BLOCK)
-    vectors = {rows: tile_vectors(rows, dtype, features) for rows in range(tile.rows, 0, -1)}
-    ahead = tile.prefetches
-    shared = {rows: micro_kernel(dtype, rows, v, ahead) for rows, v in vectors.items()}
-    params = (Param("x", kind), Param("w", kind), *extra, *(KV_PARAMS if kv else ()))
+    words, steps, blocks = stride // micro.together, k // micro.together, -(-n // BLOCK)
+    vectors = {rows: micro.tile_vectors(rows, features) for rows in range(tile.rows, 0, -1)}
+    ahead = tile.prefetches and micro.prefetches
+    shared = {rows: tile_function(micro, rows, v, ahead) for rows, v in vectors.items()}
+    stored = [Param(part.name, part.dtype) for part in micro.parts]
+    params = (Param("x", micro.word), *stored, *extra, *(KV_PARAMS if kv else ()))
     w = Writer()
     w.lines(_epilogue_function(name, n, interleave, epilogue, extra).splitlines())
     w.line("@T.prim_func(private=True)")
     with w.block(entry_head(name, params)):
-        for buffer, data, element in (("X", "x", kind), ("W", "w", kind), ("SCRATCH", "scratch", "float32")):
-            w.line(f'{buffer} = T.decl_buffer((1,), "{element}", data={data})')
+        for p in (params[0], *stored, Param("scratch", "float32")):
+            w.line(f'{p.name.upper()} = T.decl_buffer((1,), "{p.dtype}", data={p.name})')
         _read_chunk(w, tile, rows_symbol)
         list_at = tile.rows * BLOCK
         kv_at = list_at + list_bytes(steps, None) // 4
@@ -150,12 +149,13 @@ def matmul_kernel(
                 with w.block(f"{'el' if rows < tile.rows else ''}if height == {rows}:"):
                     x = f"X[T.cast(row, 'int64') * {words}]"
                     lists = Lists(list_at, kv_at if kv else None) if ahead else None
-                    call_tile(w, function.name, vectors[rows], x, "W", "SCRATCH[{}]", words, steps, lists=lists)
+                    buffers = [p.name.upper() for p in stored]
+                    call_tile(w, micro, function, vectors[rows], x, buffers, "SCRATCH[{}]", words, steps, lists=lists)
             pointers = "".join(f"{p.name}, " for p in extra)
             w.line(f"T.evaluate(Mod.{name}_out({pointers}scratch, row, height, block))")
         w.line("return T.int32(0)")
     panels = f"T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel})"
-    stream = Stream(1, tile.blocks * steps * BLOCK * 4, panels)
+    stream = Stream(1, tile.blocks * micro.parts[0].elements(steps) * micro.parts[0].itemsize, panels)
     chunks = f"{panels} * {-(-blocks // tile.blocks)}"
     scratch, functions = tile.rows * BLOCK * 4 + list_bytes(steps, kv), tuple(shared.values())
     return ChunkKernel(name, params, w.text(), chunks, scratch, functions, stream, upward=not ahead)
@@ -163,10 +163,11 @@ def matmul_kernel(
 
 def call_tile(
     w: Writer,
-    function: str,
+    micro: MicroKernel,
+    function: PrivateFunction,
     vectors: int,
     x: str,
-    weights: str,
+    weights: Sequence[str],
     acc: str,
     stride: int,
     steps: int,
@@ -174,23 +175,26 @@ def call_tile(
     lists: Lists | None = None,
     chosen: tuple[str, str] | None = None,
 ) -> None:
-    """Call a micro-kernel `vectors` wide as often as a block of weights needs it.
+    """Call a micro-kernel's `function`, `vectors` wide, as often as a block of weights needs it.
 
-    x: the first element of the tile's rows, which are `stride` apart; weights: the buffer of packed weights, of which
+    x: the first element of the tile's rows, which are `stride` apart; weights: buffers of the stored tensors, of which
     the block `block` is meant; acc: place of accumulator `{}`; steps: those of a block. lists: for kernels that
     prefetch; tile `t` of `tiles` asks for its share of `next_block`. chosen: for kernels that take a list, its address
     and length.
     """
     for part in range(0, 4, vectors):
-        at = f"{weights}[T.cast(block, 'int64') * {steps * BLOCK} + {16 * part}]"
-        args = [f"T.address_of({place})" for place in (x, at, acc.format(16 * part))]
+        at = [
+            f"{buffer}[T.cast(block, 'int64') * {stored.elements(steps)} + {16 * part}]"
+            for buffer, stored in zip(weights, micro.parts, strict=True)
+        ]
+        args = [f"T.address_of({place})" for place in (x, *at, acc.format(16 * part))]
         if lists:
             number = f"t * {4 // vectors} + {part // vectors}"
             with w.block("for _ in range(1):"):
-                write_list(w, lists.at, steps, number=number, weights=weights, block="next_block", kv_at=lists.kv_at)
+                write_list(w, lists.at, steps, number=number, weights=weights[0], block="next_block", kv_at=lists.kv_at)
             args.append(sync("inf_ptr", sync("inf_addr", f"T.address_of(SCRATCH[{lists.at}])")))
         args += [chosen[0], str(stride), chosen[1]] if chosen else [str(stride), str(steps)]
-        w.line(f"T.evaluate(Mod.{function}({', '.join(args)}))")
+        w.line(f"T.evaluate(Mod.{function.name}({', '.join(args)}))")
 
 
 def _read_chunk(w: Writer, tile: MatmulTile, rows_symbol: str) -> None:

@@ -10,12 +10,11 @@ from inferir.codegen.tvm.affine import Affine, Var
 from inferir.codegen.tvm.evaluate import Evaluator, Index
 from inferir.codegen.tvm.kernels.kv_prefetch import KV_ARGS
 from inferir.codegen.tvm.kernels.matmul import Columns, matmul_kernel
-from inferir.codegen.tvm.kernels.microkernel import reread_rows
 from inferir.codegen.tvm.kernels.rowwise import count_name
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.regions import LoweredRegion, RegionContext, parameter, single, strip_views
 from inferir.codegen.tvm.source import Param, Writer, ramp
-from inferir.codegen.tvm.tuning.tiles import default_tile, product_of
+from inferir.codegen.tvm.tuning.tiles import default_tile, micro_of, product_of
 from inferir.ir.contract.kernel_args import KernelArg, Operand, Result
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dtypes import DType
@@ -26,13 +25,13 @@ def lower(body: Graph, context: RegionContext) -> LoweredRegion:
     """One kernel. Raises `CodegenError` naming what has no form in an epilogue."""
     body = decompose(body)
     linear = single(body, "tensor.linear_packed")
-    x, w = linear.operands
-    if x not in body.inputs or w not in body.inputs:
+    x = linear.operands[0]
+    if any(v not in body.inputs for v in linear.operands):
         raise CodegenError("a matmul's operands must lie in memory")
-    others = [v for v in body.inputs if v is not x and v is not w]
+    others = [v for v in body.inputs if v not in linear.operands]
     extra: list[Param] = []
     memory: dict[Value, str] = {}
-    args: list[KernelArg] = [Operand(body.inputs.index(x)), Operand(body.inputs.index(w))]
+    args: list[KernelArg] = [Operand(body.inputs.index(v)) for v in linear.operands]
     for v in others:
         extra.append(parameter(f"in{len(extra)}", v))
         memory[v] = f"{extra[-1].name}_b"
@@ -47,9 +46,10 @@ def lower(body: Graph, context: RegionContext) -> LoweredRegion:
     if x.type.dtype not in (DType.BF16, DType.F32):
         raise CodegenError(f"matmul of {x.type.dtype.value} has no kernel")
     product = product_of(linear, context.bucket, context.limits.bound("R"))
+    micro = micro_of(product)
     tile = context.choices.get(product) or default_tile(product, context.features)
     kv = context.prefetch
-    if product.most <= reread_rows(product.dtype, context.features) or not tile.prefetches:
+    if product.most <= micro.reread_rows(context.features) or not (tile.prefetches and micro.prefetches):
         kv = None  # memory is the limit as it is
     if kv:
         args += KV_ARGS.values()
@@ -58,6 +58,7 @@ def lower(body: Graph, context: RegionContext) -> LoweredRegion:
         k=product.k,
         n=product.n,
         dtype=product.dtype,
+        format=product.format,
         tile=tile,
         features=context.features,
         epilogue=Epilogue(body, linear.result, product.interleave, memory, outputs),

@@ -15,13 +15,15 @@ from inferir.codegen.backend import Context
 from inferir.codegen.cache.cache_key import source_hash
 from inferir.codegen.tunables import Product
 from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile
-from inferir.codegen.tvm.kernels.microkernel import BLOCK, most_rows, reread_rows
+from inferir.codegen.tvm.kernels.microkernel import MicroKernel, micro_kernel
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.graph.dims import R
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph, Node
+from inferir.ir.weight_blocks import BLOCK
 
 _DECIDES_SPEED = (
+    "formats",
     "kernels/kv_prefetch.py",
     "build/build_module.py",
     "llvm/llvm_body.py",
@@ -35,7 +37,13 @@ _DECIDES_SPEED = (
 
 def default_tile(product: Product, features: frozenset[str]) -> MatmulTile:
     """The generator's own choice."""
-    return choose_tile(k=product.k, n=product.n, dtype=product.dtype, max_rows=product.most, features=features)
+    p = product
+    return choose_tile(k=p.k, n=p.n, dtype=p.dtype, max_rows=p.most, features=features, format=p.format)
+
+
+def micro_of(product: Product) -> MicroKernel:
+    """How it is multiplied. Raises `CodegenError` if the format cannot be."""
+    return micro_kernel(product.format, product.dtype)
 
 
 def product_of(linear: Node, bucket: Bucket, max_rows: int) -> Product:
@@ -43,7 +51,8 @@ def product_of(linear: Node, bucket: Bucket, max_rows: int) -> Product:
     x = linear.operands[0].type
     dtype = "bf16" if x.dtype is DType.BF16 else "f32"
     lo, most = (1, min(bucket.most, max_rows)) if x.shape[0] == R else (bucket.lo, bucket.most)
-    return Product(int(x.shape[1]), linear.attrs["n"], dtype, linear.attrs["interleave"], lo, most)
+    of = linear.attrs
+    return Product(int(x.shape[1]), of["n"], dtype, of["interleave"], lo, most, of["format"])
 
 
 def linear_of(region: Node) -> Node | None:
@@ -67,7 +76,7 @@ def candidates(product: Product, features: frozenset[str]) -> tuple[MatmulTile, 
     """Tiles worth measuring, the default first: other heights and panels, and more or fewer blocks per chunk."""
     default = default_tile(product, features)
     total = -(-product.n // BLOCK)
-    heights = [default.rows, min(product.most, most_rows(2, product.dtype, features)), max(1, default.rows * 2 // 3)]
+    heights = [default.rows, min(product.most, micro_of(product).most_rows(2, features)), max(1, default.rows * 2 // 3)]
     found = [default]
     for rows in heights:
         for panel in _panels(product, default, rows, features):
@@ -81,7 +90,7 @@ def candidates(product: Product, features: frozenset[str]) -> tuple[MatmulTile, 
 
 def _panels(product: Product, default: MatmulTile, rows: int, features: frozenset[str]) -> list[int]:
     """Panels for tiles of `rows` rows. Few rows stay together, for their weights should be read once."""
-    if product.most <= reread_rows(product.dtype, features):
+    if product.most <= micro_of(product).reread_rows(features):
         return [default.panel]
     wanted = (default.panel, default.panel // 2, default.panel * 2)
     return [-(-min(p, product.most) // rows) * rows for p in wanted if p >= rows]

@@ -173,7 +173,7 @@ def pass_options(options: CompileOptions, captured: Captured, target: Target) ->
         disabled=options.disabled_passes,
         limits=options.limits,
         vocab_size=min(captured.facts.vocab_size, captured.tokenizer_size),
-        byte_dot=target.has("avx512vnni"),
+        features=frozenset(target.features),
     )
 
 

@@ -32,8 +32,9 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 class TuningKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the best tile may depend on.
 
-    The product is x [rows, `k`] times [`k`, `n`] in `dtype` ("bf16" or "f32"), with `lo` to `most` rows, its weights
-    interleaved by `interleave`. `threads` is how many measured, `generator` names the code generator's version.
+    The product is x [rows, `k`] times [`k`, `n`] in `dtype` ("bf16" or "f32"), with `lo` to `most` rows, its weights in
+    `format`, interleaved by `interleave`. `threads` is how many measured, `generator` names the code generator's
+    version.
     """
 
     k: Count
@@ -42,6 +43,7 @@ class TuningKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     interleave: Count
     lo: Count
     most: Count
+    format: str = "panels"
     target: Target
     threads: Count
     generator: str

@@ -65,7 +65,7 @@ def use_records(
     ignored: Counter[str] = Counter()
     for record in sorted(records, key=lambda r: -r.key.threads):
         key = record.key
-        product = Product(key.k, key.n, key.dtype, key.interleave, key.lo, key.most)
+        product = Product(key.k, key.n, key.dtype, key.interleave, key.lo, key.most, key.format)
         if key.target != target:
             ignored[OTHER_TARGET] += 1
         elif key.generator != tuning.version:

@@ -17,10 +17,11 @@ from inferir.codegen.cache.compile_cache import CompileCache
 from inferir.codegen.weights import packing
 from inferir.ir.contract.manifest import ALIGNMENT
 from inferir.ir.errors import ArtifactError
+from inferir.ir.formats.int8_rows import FORMAT as INT8_ROWS
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import DType, torch_dtype
 from inferir.ir.graph.graph import Builder, Graph
 from inferir.ir.graph.types import TensorType
-from inferir.ir.ops.layout import screen_weight
 from inferir.ir.system import atomic_file
 
 TENSORS = {
@@ -45,7 +46,7 @@ def twice() -> Graph:
 def test_results_of_one_op_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     b = Builder()
     w = b.weight("w", TensorType((70, 8), DType.F32))
-    results = b.node("layout.screen_weight", (w,), {"block": 64, "valid": 70}).results
+    results = INT8_ROWS.recipe(b, w)
     recipes = {f"r{i}": Graph((), (v,), ("value",)) for i, v in enumerate(results)}
     types = {"a": TYPES["a"], **{name: recipe.outputs[0].type for name, recipe in recipes.items()}}
     tensors = {"a": TENSORS["a"], "w": torch.randn(70, 8)}
@@ -55,7 +56,7 @@ def test_results_of_one_op_are_computed_once(tmp_path: Path, monkeypatch: pytest
     packing.write_weights(tmp_path / "w.safetensors", types, recipes, tensors.__getitem__, store())
     assert len(runs) == 1
     loaded = load_file(tmp_path / "w.safetensors")
-    for i, want in enumerate(screen_weight(tensors["w"], 64, 70)):
+    for i, want in enumerate(INT8_ROWS.pack(tensors["w"], Attrs({"valid": 70}))):
         assert torch.equal(loaded[f"r{i}"], want)
 
 

@@ -7,12 +7,14 @@ import torch
 from row_bodies import draw_case
 
 from inferir.ir.errors import IRError
+from inferir.ir.formats.int8_rows import FORMAT as INT8_ROWS
+from inferir.ir.formats.panels import FORMAT as PANELS
+from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dims import R
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph
 from inferir.ir.graph.interpreter import run_body
 from inferir.ir.graph.types import TensorType
-from inferir.ir.ops.layout import pack_weight, screen_weight
 from inferir.ir.ops.sample import kept, operand_types, uniform
 
 torch.set_num_threads(1)
@@ -189,17 +191,17 @@ def test_greedy_is_the_first_maximum_of_a_product() -> None:
     w[70] = w[4] = 3 * w[4]
     x = torch.stack([w[4], w[12] * 9, -w[4], torch.full((8,), float("nan")), torch.zeros(8)])
     b = Builder()
-    screening = screen_weight(w, 64, 80)
-    packed = pack_weight(w, 64, 1, 1)
+    quantized = INT8_ROWS.pack(w, Attrs({"valid": 80}))
+    (packed,) = PANELS.pack(w, Attrs(PANELS.defaults))
     operands = [
-        b.input(f"x{i}", TensorType(tuple(t.shape), DT[t.dtype])) for i, t in enumerate((x, packed, *screening))
+        b.input(f"x{i}", TensorType(tuple(t.shape), DT[t.dtype])) for i, t in enumerate((x, packed, *quantized))
     ]
     out = b.op("sample.argmax", *operands, n=90, valid=80)
     assert str(out.type) == "i32[5]"
-    (tokens,) = run_body(Graph(tuple(operands), (out,), ("y",)), (x, packed, *screening))
+    (tokens,) = run_body(Graph(tuple(operands), (out,), ("y",)), (x, packed, *quantized))
     want = (x @ w.T)[:, :80].argmax(1).tolist()
     assert tokens.tolist() == [4, want[1], want[2], -1, 0]
-    with pytest.raises(IRError, match="screening operand"):
+    with pytest.raises(IRError, match="int8_rows of f32"):
         b.op("sample.argmax", *operands[:2], operands[4], operands[3], operands[4], n=90, valid=80)
     with pytest.raises(IRError, match="valid = 91 of 90"):
         b.op("sample.argmax", *operands, n=90, valid=91)

@@ -13,7 +13,7 @@ from inferir.passes.manager import run_pipeline
 MATMUL = """graph @g(%a: bf16[T, 8], %w: bf16[1, 4, 64, 2], %r: bf16[T, 16]) -> (%1 as "y") {
   %1 = kernel.region(%a, %w, %r) {anchor="matmul", name="linear_gated_act_add", body=
     graph @linear_gated_act_add(%x0: bf16[T, 8], %w0: bf16[1, 4, 64, 2], %x1: bf16[T, 16]) -> (%5 as "y0") {
-      %1 = tensor.linear_packed(%x0, %w0) {dtype=none, interleave=2, n=32} : bf16[T, 32]
+      %1 = tensor.linear_packed(%x0, %w0) {dtype=none, format="panels", interleave=2, n=32} : bf16[T, 32]
       %2 = tensor.slice(%1) {dim=1, start=0, step=1, stop=16} : bf16[T, 16]
       %3 = tensor.slice(%1) {dim=1, start=16, step=1, stop=32} : bf16[T, 16]
       %4 = nn.gated_act(%2, %3) {kind="silu"} : bf16[T, 16]
@@ -23,7 +23,7 @@ MATMUL = """graph @g(%a: bf16[T, 8], %w: bf16[1, 4, 64, 2], %r: bf16[T, 16]) -> 
 WIDE = """graph @g(%a: bf16[T, 8], %w: bf16[1, 4, 64, 2], %r: bf16[T, 16]) -> (%1 as "y") {
   %1 = kernel.region(%a, %w, %r) {anchor="matmul", name="linear_gated_act_add", body=
     graph @linear_gated_act_add(%x0: bf16[T, 8], %w0: bf16[1, 4, 64, 2], %x1: bf16[T, 16]) -> (%7 as "y0") {
-      %1 = tensor.linear_packed(%x0, %w0) {dtype=f32, interleave=2, n=32} : f32[T, 32]
+      %1 = tensor.linear_packed(%x0, %w0) {dtype=f32, format="panels", interleave=2, n=32} : f32[T, 32]
       %2 = tensor.slice(%1) {dim=1, start=0, step=1, stop=16} : f32[T, 16]
       %3 = tensor.slice(%1) {dim=1, start=16, step=1, stop=32} : f32[T, 16]
       %4 = nn.gated_act(%2, %3) {kind="silu"} : f32[T, 16]

@@ -13,8 +13,8 @@ BEFORE = """graph @g(%x: f32[T, 8], %ids: i32[T]) -> (%9 as "y", %10 as "z") {
   %1 = core.weight {name="model.layers.0.attn.q.weight"} : f32[6, 8]
   %2 = core.weight {name="model.layers.0.attn.k.weight"} : f32[6, 8]
   %3 = tensor.cat(%1, %2) {dim=0} : f32[12, 8]
-  %4 = layout.pack_weight(%3) {block=64, interleave=1, kpack=1} : f32[1, 8, 64, 1]
-  %5 = tensor.linear_packed(%x, %4) {dtype=none, interleave=1, n=12} : f32[T, 12]
+  %4 = layout.pack_panels(%3) {interleave=1} : f32[1, 8, 64, 1]
+  %5 = tensor.linear_packed(%x, %4) {dtype=none, format="panels", interleave=1, n=12} : f32[T, 12]
   %6 = tensor.arange {dtype=f32, start=0, step=1, stop=12} : f32[12]
   %7 = tensor.cos(%6) : f32[12]
   %8 = tensor.view(%7) {shape=(1, 12)} : f32[1, 12]
@@ -22,8 +22,8 @@ BEFORE = """graph @g(%x: f32[T, 8], %ids: i32[T]) -> (%9 as "y", %10 as "z") {
   %10 = tensor.embedding(%1, %ids) : f32[T, 8]
 }"""
 AFTER = """graph @g(%x: f32[T, 8], %ids: i32[T]) -> (%9 as "y", %10 as "z") {
-  %4 = core.weight {name="model.layers.0.attn.q+k.packed"} : f32[1, 8, 64, 1]
-  %5 = tensor.linear_packed(%x, %4) {dtype=none, interleave=1, n=12} : f32[T, 12]
+  %4 = core.weight {name="model.layers.0.attn.q+k.panels"} : f32[1, 8, 64, 1]
+  %5 = tensor.linear_packed(%x, %4) {dtype=none, format="panels", interleave=1, n=12} : f32[T, 12]
   %8 = core.weight {name="constant.cos"} : f32[1, 12]
   %9 = tensor.mul(%5, %8) : f32[T, 12]
   %1 = core.weight {name="model.layers.0.attn.q.weight"} : f32[6, 8]
@@ -36,7 +36,7 @@ def test_golden(run) -> None:
     before = parse_graph(BEFORE)
     after = FoldWeights(context).run(before)
     assert structural_text(after) == structural_text(parse_graph(AFTER))
-    assert list(context.recipes) == ["model.layers.0.attn.q+k.packed", "constant.cos"]
+    assert list(context.recipes) == ["model.layers.0.attn.q+k.panels", "constant.cos"]
     want, got = run(before), run(after, recipes=context.recipes, sources=before)
     for name, tensor in want.items():
         torch.testing.assert_close(got[name], tensor)
@@ -45,7 +45,7 @@ def test_golden(run) -> None:
 def test_recipes_read_checkpoint_weights_only() -> None:
     context = PassContext()
     FoldWeights(context).run(parse_graph(BEFORE))
-    recipe = context.recipes["model.layers.0.attn.q+k.packed"]
+    recipe = context.recipes["model.layers.0.attn.q+k.panels"]
     assert set(recipe.weights()) == {"model.layers.0.attn.q.weight", "model.layers.0.attn.k.weight"}
     assert recipe.inputs == ()
     out = interpret(context.recipes["constant.cos"], {})["value"]

@@ -80,7 +80,7 @@ def reasons(context: PassContext) -> str:
 def test_golden() -> None:
     before = parse_graph("""graph @g(%x: f32[T, 64], %r: f32[T, 64]) -> (%5 as "y") {
       %1 = core.weight {name="m.w"} : f32[1, 64, 64, 1]
-      %2 = tensor.linear_packed(%x, %1) {dtype=none, interleave=1, n=64} : f32[T, 64] @ "m.l:linear"
+      %2 = tensor.linear_packed(%x, %1) {dtype=none, format="panels", interleave=1, n=64} : f32[T, 64] @ "m.l:linear"
       %3 = core.weight {name="m.b"} : f32[64]
       %4 = tensor.add(%2, %3) : f32[T, 64] @ "m.l:add"
       %5 = tensor.add(%r, %4) : f32[T, 64] @ "m:add"
@@ -90,7 +90,7 @@ def test_golden() -> None:
       %3 = core.weight {name="m.b"} : f32[64]
       %4 = kernel.region(%x, %1, %3, %r) {anchor="matmul", name="linear_add", body=
         graph @linear_add(%x0: f32[T, 64], %w0: f32[1, 64, 64, 1], %w1: f32[64], %x1: f32[T, 64]) -> (%3 as "y0") {
-          %1 = tensor.linear_packed(%x0, %w0) {dtype=none, interleave=1, n=64} : f32[T, 64]
+          %1 = tensor.linear_packed(%x0, %w0) {dtype=none, format="panels", interleave=1, n=64} : f32[T, 64]
           %2 = tensor.add(%1, %w1) : f32[T, 64]
           %3 = tensor.add(%x1, %2) : f32[T, 64]
         }} : f32[T, 64]

@@ -13,8 +13,8 @@ PLAIN = """graph @g(%x: bf16[T, 8], %b: bf16[70]) -> (%2 as "y") {
 }"""
 PACKED = """graph @g(%x: bf16[T, 8], %b: bf16[70]) -> (%4 as "y") {
   %1 = core.weight {name="w"} : bf16[70, 8]
-  %2 = layout.pack_weight(%1) {block=64, interleave=1, kpack=2} : bf16[2, 4, 64, 2]
-  %3 = tensor.linear_packed(%x, %2) {dtype=none, interleave=1, n=70} : bf16[T, 70]
+  %2 = layout.pack_panels(%1) {interleave=1} : bf16[2, 4, 64, 2]
+  %3 = tensor.linear_packed(%x, %2) {dtype=none, format="panels", interleave=1, n=70} : bf16[T, 70]
   %4 = tensor.add(%3, %b) : bf16[T, 70]
 }"""
 GATED = """graph @g(%x: f32[T, 8]) -> (%6 as "y") {
@@ -27,8 +27,8 @@ GATED = """graph @g(%x: f32[T, 8]) -> (%6 as "y") {
 }"""
 ALTERNATING = """graph @g(%x: f32[T, 8]) -> (%11 as "y") {
   %1 = core.weight {name="w"} : f32[40, 8]
-  %2 = layout.pack_weight(%1) {block=64, interleave=2, kpack=1} : f32[1, 8, 64, 1]
-  %3 = tensor.linear_packed(%x, %2) {dtype=none, interleave=2, n=40} : f32[T, 40]
+  %2 = layout.pack_panels(%1) {interleave=2} : f32[1, 8, 64, 1]
+  %3 = tensor.linear_packed(%x, %2) {dtype=none, format="panels", interleave=2, n=40} : f32[T, 40]
   %4 = tensor.slice(%3) {dim=1, start=0, step=1, stop=20} : f32[T, 20]
   %5 = core.weight {name="b"} : f32[40]
   %6 = tensor.slice(%5) {dim=0, start=0, step=1, stop=20} : f32[20]
@@ -73,7 +73,7 @@ def test_other_readers_keep_the_plain_order(golden, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (PLAIN.replace("8]", "7]"), "K must be a multiple of 2"),
+        (PLAIN.replace("8]", "7]"), "K = 7 is not a multiple of 2"),
         (PLAIN.replace("bf16[T, 8]", "bf16[T, 3, 8]").replace("bf16[T, 70]", "bf16[T, 3, 70]"), "only rows of vectors"),
     ],
 )

@@ -11,10 +11,11 @@ from inferir.codegen.tvm.kernels.argmax import argmax_kernels
 from inferir.codegen.tvm.kernels.argmax_parts import ArgmaxShape, argmax_shape
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
-from inferir.ir.ops.layout import pack_weight, screen_weight
+from inferir.ir.formats.int8_rows import FORMAT as INT8_ROWS
+from inferir.ir.formats.panels import FORMAT as PANELS
+from inferir.ir.graph.attrs import Attrs
 
 _TORCH = {"bf16": torch.bfloat16, "f32": torch.float32}
-_PAIR = {"bf16": 2, "f32": 1}
 
 
 def _numpy(t: torch.Tensor) -> np.ndarray:
@@ -28,8 +29,8 @@ class Chooser:
         dtype = "bf16" if w.dtype == torch.bfloat16 else "f32"
         self.shape = argmax_shape(w.shape[1], w.shape[0], valid, dtype, rows, frozenset(target.features))
         self._aligned = aligned
-        packed = pack_weight(w, 64, _PAIR[dtype], 1)
-        self._weights = [aligned(_numpy(t)) for t in (packed, *screen_weight(w, 64, valid))]
+        stored = (*PANELS.pack(w, Attrs(PANELS.defaults)), *INT8_ROWS.pack(w, Attrs({"valid": valid})))
+        self._weights = [aligned(_numpy(t)) for t in stored]
         self._space = aligned(np.full(self.shape.layout()["end"], 0x7FC12345, np.int32))  # undefined: NaN as a float
         self._run = runner(argmax_kernels("argmax", self.shape, frozenset(target.features)), target, 1)
 
@@ -91,7 +92,7 @@ def test_upper_bounds_are_above_every_output_and_not_far(host: Target, chooser: 
     x, w = _like_a_model(bucket, 1280, 96, "bf16", seed=3)
     choose = chooser(w, bucket, host)
     choose.tokens(x)
-    mean = screen_weight(w, 64, len(w))[2][1]
+    mean = INT8_ROWS.pack(w, Attrs({"valid": len(w)}))[2][1]
     outputs = x.double() @ (w.double() - mean.double()).T
     largest = outputs.view(bucket, -1, 64).amax(2).numpy()
     upper = choose.upper(bucket)

@@ -14,7 +14,7 @@ from inferir.codegen.tvm.kernels.argmax import argmax_kernels
 from inferir.codegen.tvm.kernels.argmax_parts import argmax_shape
 from inferir.codegen.tvm.kernels.attention import attention_kernels
 from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile, matmul_kernel, store_epilogue
-from inferir.codegen.tvm.kernels.microkernel import tile_vectors
+from inferir.codegen.tvm.kernels.microkernel import micro_kernel
 from inferir.codegen.tvm.source import ChunkKernel
 from inferir.ir.contract.target import Target
 
@@ -59,7 +59,7 @@ def _matmul(target: str, dtype: str, rows: int) -> ChunkKernel:
 
 @pytest.mark.parametrize("rows", range(1, 7))
 def test_a_bf16_tile_multiplies_with_native_dot_products_in_registers(rows: int) -> None:
-    vectors = tile_vectors(rows, "bf16", frozenset(Target.named(BF16).features))
+    vectors = micro_kernel("panels", "bf16").tile_vectors(rows, frozenset(Target.named(BF16).features))
     loops = _hot(_matmul(BF16, "bf16", rows), BF16, "vdpbf16ps")
     assert loops
     for block in loops:

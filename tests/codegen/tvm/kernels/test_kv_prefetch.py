@@ -10,10 +10,10 @@ import pytest
 
 from inferir.codegen.tvm.kernels.kv_prefetch import CAPACITY, MOST_BLOCKS, PIECE, PIECE_STEPS, KvAhead
 from inferir.codegen.tvm.kernels.matmul import MatmulTile, matmul_kernel, store_epilogue
-from inferir.codegen.tvm.kernels.microkernel import BLOCK
 from inferir.codegen.tvm.prefetch_plan import SHARING, key_value_shares
 from inferir.ir.contract.split_kv import ITEM_WIDTH
 from inferir.ir.contract.target import Target
+from inferir.ir.weight_blocks import BLOCK
 
 K, N, ROWS = 64, 5 * 64, 40
 TILE = MatmulTile(rows=6, panel=18, blocks=2)

@@ -17,7 +17,7 @@ from inferir.codegen.library import bucket_key, distinct, lower_bucket
 from inferir.codegen.tunables import Product, build_races
 from inferir.codegen.tvm.backend import BACKEND
 from inferir.codegen.tvm.kernels.matmul import MatmulTile
-from inferir.codegen.tvm.kernels.microkernel import most_rows
+from inferir.codegen.tvm.kernels.microkernel import micro_kernel
 from inferir.codegen.tvm.regions import lower_region
 from inferir.codegen.tvm.tuning.candidates import TileTuning
 from inferir.codegen.tvm.tuning.tiles import candidates, default_tile, generator_version, products
@@ -63,7 +63,7 @@ def test_candidates(target: Target, most: int, k: int, n: int) -> None:
     assert found[0] == default_tile(wanted, features)
     assert len(set(found)) == len(found) <= 20
     for tile in found:
-        assert 1 <= tile.rows <= min(most, most_rows(1, "bf16", features))
+        assert 1 <= tile.rows <= min(most, micro_kernel("panels", "bf16").most_rows(1, features))
         assert tile.panel >= tile.rows
         assert 1 <= tile.blocks <= max(found[0].blocks, -(-n // 64) // 4)
     if n > 64:
