@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.manifest import ALIGNMENT, ArenaArg, Arg, InputArg, KVArg, OutputArg, ResidentArg, WeightArg
 from inferir.ir.errors import PassError
+from inferir.ir.graph.analysis import last_uses
 from inferir.ir.graph.graph import Graph, Node, Value
 from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.types import TensorType
@@ -127,9 +128,7 @@ def _outputs(graph: Graph, places: dict[Value, Arg], bounds: Mapping[str, int]) 
 
 
 def _buffers(graph: Graph, regions: list[Node], places: Mapping[Value, Arg], bounds: Mapping[str, int]) -> list[Buffer]:
-    last: dict[Value, int] = {}
-    for i, node in enumerate(regions):
-        last.update(dict.fromkeys(node.operands, i))
+    last = last_uses(regions)
     return [
         Buffer(i, result.index, result.type, _nbytes(result.type, bounds), i, last.get(result, i))
         for i, node in enumerate(regions)

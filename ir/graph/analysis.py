@@ -1,43 +1,48 @@
-"""Graph analyses on top of networkx."""
+"""What can be asked of a graph as a whole: who needs whom, what lies between, and for how long a value is needed.
+
+Reachability and dominance are networkx's. Three things stay with whoever asks, because networkx would make the passes
+noticeably slower or say less: the order of a graph's nodes (`graph.topological`, done for every graph that is made),
+whether groups of nodes stay acyclic while they grow (bit sets in `passes.fuse.grouping`: two integer operations per
+question, thousands of questions), and facts that flow once through nodes in order (what depends on weights alone).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 
 import networkx as nx
 
-from inferir.ir.graph.graph import Graph, Node
+from inferir.ir.graph.graph import Graph, Node, Value
 
 
-def to_networkx(graph: Graph) -> nx.DiGraph:
-    """A directed graph with the nodes of `graph` and an edge from every producer to its users."""
-    out = nx.DiGraph()
-    out.add_nodes_from(graph.nodes)
+def operand_dag(graph: Graph, follows: Callable[[Value], bool] = lambda value: True) -> nx.DiGraph:
+    """The nodes of `graph`, and an edge from every node to the makers of its operands that `follows` accepts."""
+    dag = nx.DiGraph()
+    dag.add_nodes_from(graph.nodes)
     for node in graph.nodes:
-        out.add_edges_from((operand.node, node) for operand in node.operands)
-    return out
+        dag.add_edges_from((node, operand.node) for operand in node.operands if follows(operand))
+    return dag
 
 
-def is_convex(dag: nx.DiGraph, group: Iterable[Node]) -> bool:
-    """True if no path leaves the group and comes back, so that the group can run as one kernel."""
-    inside = set(group)
-    frontier = {s for n in inside for s in dag.successors(n) if s not in inside}
-    seen = set(frontier)
-    while frontier:
-        step = {s for n in frontier for s in dag.successors(n)}
-        if step & inside:
-            return False
-        frontier = step - seen
-        seen |= frontier
-    return True
+def needed(dag: nx.DiGraph, by: Iterable[Node], stops: Container[Node] = ()) -> set[Node]:
+    """`by` and everything that it needs, not looking beyond `stops`."""
+    view = nx.subgraph_view(dag, filter_edge=lambda user, maker: user not in stops)
+    return {node for layer in nx.bfs_layers(view, list(by)) for node in layer}
 
 
-def liveness(graph: Graph) -> dict[Node, int]:
-    """Index in `graph.nodes` of the last node that uses any result of a node; outputs live to the end."""
-    last = {node: i for i, node in enumerate(graph.nodes)}
-    for i, node in enumerate(graph.nodes):
-        for operand in node.operands:
-            last[operand.node] = max(last[operand.node], i)
-    for value in graph.outputs:
-        last[value.node] = len(graph.nodes)
-    return last
+def dominators(dag: nx.DiGraph, top: Node, node: Node) -> list[Node]:
+    """The nodes that every path from `top` to what it needs, `node`, goes through: from `top` to `node`, both included;
+    empty if there is no path.
+    """
+    above = nx.immediate_dominators(dag, top)
+    if node not in above and node is not top:
+        return []
+    chain = [node]
+    while chain[-1] is not top:
+        chain.append(above[chain[-1]])
+    return chain[::-1]
+
+
+def last_uses(nodes: Iterable[Node]) -> dict[Value, int]:
+    """For every value that one of `nodes` reads, the index of the last that does."""
+    return {operand: i for i, node in enumerate(nodes) for operand in node.operands}

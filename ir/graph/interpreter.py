@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 
 from inferir.ir.errors import IRError
+from inferir.ir.graph.analysis import last_uses
 from inferir.ir.graph.attrs import Attrs, AttrValue
 from inferir.ir.graph.dims import substitute
 from inferir.ir.graph.dtypes import torch_dtype
@@ -75,10 +76,7 @@ def _run(
         if not isinstance(tensor, (bool, int, float)):
             _bind(name, value.type, tensor, symbols)
         env[value] = tensor
-    last_use: dict[Value, int] = {}
-    for i, node in enumerate(graph.nodes):
-        for operand in node.operands:
-            last_use[operand] = i
+    last_use = last_uses(graph.nodes)
     keep = set(graph.outputs)
     for i, node in enumerate(graph.nodes):
         if node.op == "core.input":

@@ -1,12 +1,11 @@
-"""Convexity of groups and liveness."""
+"""Who needs whom, what every path goes through, and last uses, against their definitions on random graphs."""
 
-import itertools
+from collections.abc import Iterator
 
-import networkx as nx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferir.ir.graph.analysis import is_convex, liveness, to_networkx
+from inferir.ir.graph.analysis import dominators, last_uses, needed, operand_dag
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node
@@ -15,50 +14,61 @@ from inferir.ir.graph.types import TensorType
 X = TensorType((T, 4), DType.F32)
 
 
-def diamond() -> tuple[Graph, dict[str, Node]]:
-    b = Builder()
-    x = b.input("x", X)
-    left, right = b.op("tensor.exp", x), b.op("tensor.neg", x)
-    join = b.op("tensor.add", left, right)
-    return Graph((x,), (join,)), {"x": x.node, "left": left.node, "right": right.node, "join": join.node}
-
-
-def test_a_group_with_a_path_out_and_back_is_not_convex() -> None:
-    graph, at = diamond()
-    dag = to_networkx(graph)
-    assert not is_convex(dag, [at["x"], at["left"], at["join"]])
-    assert is_convex(dag, [at["x"], at["left"]])
-    assert is_convex(dag, [at["left"], at["right"], at["join"]])
-    assert is_convex(dag, [at["left"], at["right"]])
-    assert is_convex(dag, [])
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_convexity_agrees_with_its_definition(data: st.DataObject) -> None:
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
     b = Builder()
     pool = [b.input("x", X)]
-    for _ in range(data.draw(st.integers(1, 9))):
-        pool.append(b.op("tensor.add", data.draw(st.sampled_from(pool)), data.draw(st.sampled_from(pool))))
-    graph = Graph((pool[0],), tuple(pool))
-    group = set(data.draw(st.lists(st.sampled_from(graph.nodes), unique=True)))
-    dag = to_networkx(graph)
-    reach = {n: nx.descendants(dag, n) for n in graph.nodes}
-    leaves = any(
-        m in reach[a] and z in reach[m] for a, z in itertools.product(group, group) for m in set(graph.nodes) - group
-    )
-    assert is_convex(dag, group) == (not leaves)
+    for _ in range(draw(st.integers(1, 8))):
+        pool.append(b.op("tensor.add", draw(st.sampled_from(pool)), draw(st.sampled_from(pool))))
+    return Graph((pool[0],), tuple(pool))
 
 
-def test_liveness_is_the_last_use_and_outputs_live_on() -> None:
+def paths(top: Node, stops: frozenset[Node] = frozenset()) -> Iterator[list[Node]]:
+    """All paths down from `top`, of every length."""
+    yield [top]
+    if top not in stops:
+        for operand in top.operands:
+            for path in paths(operand.node, stops):
+                yield [top, *path]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_needed_is_what_lies_on_a_path_that_no_stop_cuts(data: st.DataObject) -> None:
+    graph = data.draw(graphs())
+    by = data.draw(st.lists(st.sampled_from(graph.nodes), unique=True, max_size=3))
+    stops = frozenset(data.draw(st.lists(st.sampled_from(graph.nodes), max_size=3)))
+    expected = {node for top in by for path in paths(top, stops) for node in path}
+    assert needed(operand_dag(graph), by, stops) == expected
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_dominators_are_on_every_path(data: st.DataObject) -> None:
+    graph = data.draw(graphs())
+    top, node = data.draw(st.sampled_from(graph.nodes)), data.draw(st.sampled_from(graph.nodes))
+    ways = [set(path) for path in paths(top) if path[-1] is node]
+    found = dominators(operand_dag(graph), top, node)
+    assert set(found) == (set.intersection(*ways) if ways else set())
+    if ways:
+        assert found[0] is top
+        assert found[-1] is node
+        order = {n: i for i, n in enumerate(graph.nodes)}
+        assert [order[n] for n in found] == sorted((order[n] for n in found), reverse=True)
+
+
+def test_only_the_operands_asked_for_are_followed() -> None:
+    b = Builder()
+    x, w = b.input("x", X), b.weight("w", TensorType((4, 4), DType.F32))
+    y = b.op("tensor.linear", x, w)
+    dag = operand_dag(Graph((x,), (y,)), lambda value: value.op != "core.weight")
+    assert needed(dag, [y.node]) == {x.node, y.node}
+
+
+def test_last_uses() -> None:
     b = Builder()
     x = b.input("x", X)
     y = b.op("tensor.exp", x)
     z = b.op("tensor.neg", y)
     w = b.op("tensor.add", z, y)
-    graph = Graph((x,), (w, z))
-    order = {n: i for i, n in enumerate(graph.nodes)}
-    live = liveness(graph)
-    assert live[x.node] == order[y.node]
-    assert live[y.node] == order[w.node]
-    assert live[z.node] == live[w.node] == len(graph.nodes)
+    assert last_uses([y.node, z.node, w.node]) == {x: 0, y: 2, z: 2}
