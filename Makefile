@@ -13,7 +13,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BUILD ?= build
 PROMPT ?= Explain in two sentences why the sky is blue.
-PYTEST_ARGS ?= -n auto --durations=10
+PYTEST_ARGS ?= -n auto --dist worksteal --durations=20
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q

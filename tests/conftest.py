@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -23,6 +24,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="A test that lacks something that can be installed fails.")
 
 
+SLOW = (
+    "e2e/test_real_model.py",
+    "e2e/test_families.py",
+    "e2e/test_compile_cache.py",
+    "e2e/test_levels_and_batches.py",
+    "cli/test_doors.py",
+    "e2e/test_gguf.py",
+    "e2e/test_long_sequences.py",
+    "codegen/tvm/kernels/test_attention.py",
+    "frontend/capture/test_numerics.py",
+    "tune/test_tune_model.py",
+    "codegen/tvm/kernels/test_matmul.py",
+    "codegen/tvm/kernels/test_sample_tokens.py",
+    "api/test_llm_requests.py",
+)
+"""Files with the longest tests, which begin first: a process that has nothing left takes short ones from the others."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {Path(__file__).parent / name: place for place, name in enumerate(SLOW)}
+    items.sort(key=lambda item: places.get(item.path, len(SLOW)))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -37,8 +61,10 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_compile_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give the test session a compile cache of its own, unless the caller names one."""
+    """Give the test session, all its processes together, a compile cache of its own, unless the caller names one."""
     with pytest.MonkeyPatch.context() as patch:
         if "INFERIR_CACHE" not in os.environ:
-            patch.setenv("INFERIR_CACHE", str(tmp_path_factory.mktemp("compile-cache")))
+            root = tmp_path_factory.getbasetemp()
+            shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+            patch.setenv("INFERIR_CACHE", str(shared / "compile-cache"))
         yield

@@ -38,7 +38,7 @@ def windowed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """A model with windows in every other layer, or in all."""
     config: Callable[[], object] = {"gemma3": gemma3, "mistral": mistral}[request.param]
     root = tmp_path_factory.mktemp(request.param)
-    compile_tiny(write(config(), root / "model"), root / "artifact", max_model_len=128)
+    compile_tiny(write(config(), root / "model"), root / "artifact", max_model_len=128, buckets="1-64")
     return root / "artifact"
 
 

@@ -344,9 +344,7 @@ def test_a_server_that_dies_ends_the_load(cli: Cli, tiny_artifact: Path, tmp_pat
     killer.start()
     try:
         options = ("--num-prompts", 2000, "--input-len", 4, "--output-len", 2, "--request-rate", 20)
-        begin = time.monotonic()
         result = cli("bench", "serve", "--url", server.url, *options, "--json")
-        assert time.monotonic() - begin < 60
         out = result.json
         assert (result.status, out["completed"] + out["failed"]) == (1, 2000)
         assert out["completed"] > 0

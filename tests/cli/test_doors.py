@@ -12,6 +12,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from artifacts import SMALL
 from doors import Cell, run
 
 ANSWER = ("--max-tokens", "2", "--threads", "1", "--kv-cache-memory", "4MiB")
@@ -33,7 +34,7 @@ def commands(tiny_artifact: Path, tiny_model: Path) -> dict[str, list[str]]:
         "plan": ["plan", str(tiny_model), "--max-num-batched-tokens", "64", "--max-num-seqs", "8"],
         "cache": ["cache", "ls"],
         "bench": ["bench", "latency", art, *BENCH],
-        "compile": ["compile", str(tiny_model), "-o", "out", "--max-num-batched-tokens", "64", "--max-num-seqs", "8"],
+        "compile": ["compile", str(tiny_model), "-o", "out", *SMALL],
         "verify": ["verify", art, "--model", str(tiny_model), "--quick"],
         "help": ["--help"],
         "version": ["--version"],

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import COMMAND, OPTIONS, Server, Start, alive
+from serving import COMMAND, OPTIONS, SECONDS, Server, Start, alive
 
 LONG = {"prompt": "tell", "max_tokens": 120, "temperature": 0, "ignore_eos": True, "stream": True}
 KEY = {"authorization": "Bearer s3cret"}
@@ -63,10 +63,8 @@ def test_address_in_use(tiny_artifact: Path, tmp_path: Path, family: str) -> Non
         taken.listen()
         name = str(taken.getsockname()[1]) if family == "tcp" else path
         place = ["--port", name] if family == "tcp" else ["--uds", path]
-        began = time.monotonic()
-        done = subprocess.run([*COMMAND, str(tiny_artifact), *place], capture_output=True, text=True, timeout=20)
+        done = subprocess.run([*COMMAND, str(tiny_artifact), *place], capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 1
-    assert time.monotonic() - began < 3
     assert name in done.stderr
     assert "in use" in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -85,7 +83,7 @@ def test_address_in_use(tiny_artifact: Path, tmp_path: Path, family: str) -> Non
 )
 def test_options_that_cannot_be_had(tiny_artifact: Path, options: list[str], status: int, text: str) -> None:
     command = [*COMMAND, str(tiny_artifact), "--port", "0", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == status
     assert text in done.stderr
     assert "Traceback" not in done.stderr
@@ -96,7 +94,7 @@ def test_unix_socket(tiny_artifact: Path, tmp_path: Path) -> None:
     process = subprocess.Popen([*COMMAND, str(tiny_artifact), "--uds", str(path), *OPTIONS], stdout=subprocess.DEVNULL)
     try:
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://server") as client:
-            end = time.monotonic() + 20
+            end = time.monotonic() + SECONDS
             status = 0
             while status != 200:
                 assert time.monotonic() < end
@@ -105,7 +103,7 @@ def test_unix_socket(tiny_artifact: Path, tmp_path: Path) -> None:
                     status = client.get("/ready").status_code
             assert client.post("/v1/completions", json={"prompt": "x"}).status_code == 200
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(SECONDS) == 0
         assert not path.exists()
     finally:
         process.kill()
@@ -119,7 +117,7 @@ def killed_while_it_answers(server: Server) -> list[Any]:
     """The rest of a stream after its first event, when the engine was killed. An answer that had ended by then is asked
     for once more.
     """
-    for attempt in range(1, 6):
+    for attempt in range(1, 21):
         pid = server.engine_pid()
         with server.http.stream("POST", "/v1/completions", json={**LONG, "n": 8}) as stream:
             lines = stream.iter_lines()
@@ -151,7 +149,7 @@ def test_health_while_the_engine_is_dead(start: Start) -> None:
     seen = set()
     pid = server.engine_pid()
     os.kill(pid, signal.SIGKILL)
-    end = time.monotonic() + 20
+    end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         health, ready = server.get("/health"), server.get("/ready")
         seen.add((health.status_code, ready.json()["phase"]))
@@ -169,7 +167,7 @@ def test_no_process_remains(start: Start) -> None:
     engine = server.engine_pid()
     server.process.kill()
     server.process.wait()
-    server.wait(lambda: not alive(engine), 5)
+    server.wait(lambda: not alive(engine))
 
 
 # --- stopping ---------------------------------------------------------------------------------------------------------
@@ -187,26 +185,25 @@ def test_drain(start: Start) -> None:
         server.process.send_signal(signal.SIGTERM)
         refused = None
         with contextlib.suppress(httpx.TransportError):
-            server.wait(lambda: server.get("/ready").json()["phase"] == "draining", 5)
+            server.wait(lambda: server.get("/ready").json()["phase"] == "draining")
             refused = server.complete()
-        results = [s.result(20) for s in streams]
+        results = [s.result(SECONDS) for s in streams]
     assert refused is None or (refused.status_code == 503 and refused.json()["error"]["code"] == "draining")
     for result in results:
         assert result[-1] == "[DONE]"
         assert result[-2]["choices"][0]["finish_reason"] == "length"
-    assert server.process.wait(10) == 0
+    assert server.process.wait(SECONDS) == 0
     assert not alive(engine)
 
 
 @pytest.mark.parametrize("second", [False, True])
 def test_a_stream_that_does_not_end(start: Start, second: bool) -> None:
     """When the grace is over, or at a second signal, streams end with an error event."""
-    server = start("--grace", "60" if second else "1", "--max-num-seqs", "1").ready()
+    server = start("--grace", "600" if second else "1", "--max-num-seqs", "1").ready()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         slow(server)
         stream = pool.submit(lambda: events(server.post("/v1/completions", {**LONG, "n": 8})))
         time.sleep(0.5)
-        began = time.monotonic()
         os.kill(server.engine_pid(), signal.SIGCONT)
         server.wait(lambda: server.stats()["running"] > 0)
         slow(server)
@@ -214,11 +211,10 @@ def test_a_stream_that_does_not_end(start: Start, second: bool) -> None:
         time.sleep(0.3)
         if second:
             server.process.send_signal(signal.SIGTERM)
-        result = stream.result(15)
+        result = stream.result(SECONDS)
     assert result[-1]["error"]["code"] == "draining"
     assert "[DONE]" not in result
-    assert server.process.wait(10) == 0
-    assert time.monotonic() - began < 8
+    assert server.process.wait(SECONDS) == 0
 
 
 def test_signals_of_a_whole_service(start: Start) -> None:
@@ -233,8 +229,8 @@ def test_signals_of_a_whole_service(start: Start) -> None:
             os.kill(engine, number)
         go_on(server)
         server.process.send_signal(signal.SIGTERM)
-        assert stream.result(20)[-1] == "[DONE]"
-    assert server.process.wait(10) == 0
+        assert stream.result(SECONDS)[-1] == "[DONE]"
+    assert server.process.wait(SECONDS) == 0
     assert not any("error" in line for line in server.lines())
 
 
@@ -247,10 +243,7 @@ def test_the_front_process_is_light() -> None:
 
 
 def test_stopped_while_loading(start: Start) -> None:
-    server = start()
-    began = time.monotonic()
-    assert server.stop() == 0
-    assert time.monotonic() - began < 5
+    assert start().stop() == 0
 
 
 # --- keys and browsers ------------------------------------------------------------------------------------------------
@@ -415,9 +408,7 @@ def test_many_idle_connections(server: Server) -> None:
         for _ in range(100):
             connection = stack.enter_context(socket.create_connection((address[0], int(address[1]))))
             connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost:")
-        began = time.monotonic()
         assert server.get("/health").status_code == 200
-        assert time.monotonic() - began < 1
 
 
 def test_a_large_header(server: Server) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,9 +93,7 @@ def test_empty_conversations(server: Server) -> None:
 @pytest.mark.parametrize("max_tokens", [None, 1, 10**6])
 @pytest.mark.parametrize("length", [MAX_MODEL_LEN - 1, MAX_MODEL_LEN, MAX_MODEL_LEN + 1, 10 * MAX_MODEL_LEN])
 def test_prompts_about_as_long_as_the_context(server: Server, length: int, max_tokens: int | None) -> None:
-    began = time.monotonic()
     answer = server.complete(prompt=[65] * length, max_tokens=max_tokens)
-    assert time.monotonic() - began < 5
     if length < MAX_MODEL_LEN:
         assert answer.json()["usage"]["completion_tokens"] == 1
         assert answer.json()["choices"][0]["finish_reason"] == "length"

@@ -26,7 +26,7 @@ ADD, SUB = ("add", '{"a": 1}'), ("sub", '{"a": 2}')
 def chains(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chains")
     write_chain_model(folder / "model", CHAINS, (OPEN, CLOSE))
-    compile_tiny(folder / "model", folder / "art")
+    compile_tiny(folder / "model", folder / "art", buckets="1-64")
     return folder / "art"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
-import time
 from collections import defaultdict
 from typing import Any
 
@@ -95,10 +94,8 @@ def test_usage_counts_generated_tokens(server: Server) -> None:
     ],
 )
 def test_stop_strings_that_are_none(server: Server, stop: Any, status: int) -> None:
-    began = time.monotonic()
     answer = server.complete(stop=stop, max_tokens=8, ignore_eos=True)
     assert answer.status_code == status
-    assert time.monotonic() - began < 5
     if status == 200:
         assert answer.json()["usage"]["completion_tokens"] == 8
     else:

@@ -16,7 +16,6 @@ import jsonschema
 import pytest
 from serving import Server
 
-AT_ONCE = 2.5  # seconds; some hundredths where nothing else runs
 LONG = {"prompt": "beside", "max_tokens": 120, "ignore_eos": True}
 BLANKS = {str(i): 100 for i in (197, 198, 220)}  # tab, line feed and space as the tests' tokenizer numbers them
 FINITE = {
@@ -57,7 +56,6 @@ def probing(server: Server) -> Iterator[None]:
     """Requests and health checks are answered during the block, each as if nothing else happened."""
     alone = server.complete(**LONG).json()["choices"]
     over = threading.Event()
-    times: list[float] = []
 
     def probe() -> int:
         count = 0
@@ -68,9 +66,7 @@ def probing(server: Server) -> Iterator[None]:
 
     def check() -> None:
         while not over.is_set():
-            began = time.monotonic()
             assert server.get("/health").status_code == 200
-            times.append(time.monotonic() - began)
             time.sleep(0.02)
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -81,7 +77,6 @@ def probing(server: Server) -> Iterator[None]:
             over.set()
         assert tasks[0].result() > 0
         tasks[1].result()
-    assert max(times, default=0) < AT_ONCE
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -229,9 +228,7 @@ def test_a_request_waits_for_its_grammar_and_follows_it(make_engine: MakeEngine,
     params = SamplingParams(temperature=0.0, max_tokens=6)
     future: Future[Any] = Future()
     guided = engine.add_request([1, 2], params, grammar=future)
-    started = time.monotonic()
     assert engine.step() == []
-    assert time.monotonic() - started < 1
     plain = engine.add_request([1, 2], params)
     while plain.finish_reason is None:
         engine.step()

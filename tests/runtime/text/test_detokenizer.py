@@ -210,10 +210,10 @@ def test_what_cannot_be_a_stop_string_is_given_out_at_once() -> None:
 def test_cost_is_linear() -> None:
     def seconds(count: int) -> float:
         detokenizer = make_detokenizer(KINDS["byte_level"], stop=("x" * 500, "y" * 500))
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(count):
             detokenizer.push(5)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     small = min(seconds(4000) for _ in range(3))
     assert min(seconds(16000) for _ in range(3)) < 12 * small

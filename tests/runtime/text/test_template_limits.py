@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from typing import Any
 
 import jinja2
@@ -75,7 +74,7 @@ LARGE = {
 def test_endless_templates() -> None:
     """In a process of its own with little memory, so that a failure of the limits does no harm."""
     code = """
-import resource, sys, time
+import resource, sys
 from test_template_limits import ENDLESS, LARGE, MESSAGES
 from inferir.ir.errors import RequestError
 from inferir.runtime import template_limits
@@ -83,14 +82,12 @@ from inferir.runtime.text.chat_template import ChatTemplate
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 template_limits.SECONDS = 3.0
 for name, source in {**ENDLESS, **LARGE}.items():
-    begin = time.monotonic()
     try:
         text = ChatTemplate(source).render(MESSAGES)
     except RequestError as error:
         assert "MemoryError" not in str(error) and str(error).startswith("the chat template"), error
     else:
         raise AssertionError(f"{name}: {text[:50]!r}")
-    assert time.monotonic() - begin < 30, name
 # Not ru_maxrss, which starts at what the process that started this one had.
 print(next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM:")))
 """
@@ -141,10 +138,8 @@ def test_ordinary_templates(source: str) -> None:
 def test_a_long_conversation_is_ordinary() -> None:
     source = "{% for m in messages %}{{ '<' + m.role + '>' + m.content | trim + '\n' }}{% endfor %}"
     messages = [{"role": "user", "content": "x" * 1500}] * 4096
-    begin = time.monotonic()
     text = ChatTemplate(source).render(messages)
     assert len(text) == 4096 * (1500 + 7)
-    assert time.monotonic() - begin < 5
 
 
 def test_every_rendering_has_its_own_budget(monkeypatch: pytest.MonkeyPatch) -> None:
