@@ -77,7 +77,7 @@ def test_endless_templates() -> None:
 import resource, sys
 from test_template_limits import ENDLESS, LARGE, MESSAGES
 from inferir.ir.errors import RequestError
-from inferir.runtime import template_limits
+from inferir.runtime.text import template_limits
 from inferir.runtime.text.chat_template import ChatTemplate
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 template_limits.SECONDS = 3.0
