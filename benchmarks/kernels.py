@@ -63,7 +63,7 @@ def capture(
 
     def observe(step: Any) -> Any:
         descriptor, counts = step
-        if counts.tokens == tokens and counts.rows + counts.greedy == sequences and not found:
+        if counts.tokens == tokens and counts.rows + counts.argmax == sequences and not found:
             program = executor.program(descriptor)
             run(step)
             groups, limits = [], [probe.measure()]

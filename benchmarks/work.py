@@ -43,7 +43,7 @@ class Work:
 
 def region_work(region: Node, counts: StepCounts, items: npt.NDArray[np.int32]) -> Work:
     """`items` [A, 6] are the attention work items of the step (`inferir.ir.contract.split_kv`)."""
-    sizes = {T: counts.tokens, S: counts.seqs, R: counts.rows, A: counts.items, G: counts.greedy}
+    sizes = {T: counts.tokens, S: counts.seqs, R: counts.rows, A: counts.items, G: counts.argmax}
     body: Graph = region.attrs["body"]
     ops = {n.op: n for n in body.nodes}
     if "attn.paged" in ops:
@@ -57,7 +57,7 @@ def region_work(region: Node, counts: StepCounts, items: npt.NDArray[np.int32]) 
     if product is None:
         return Work(0, activations, 0)
     rows, k = (_size(d, sizes) for d in product.operands[0].type.shape)
-    # A greedy choice reads its weights as bytes, with bounds; what it then reads of the weights depends on the row.
+    # An arg-max reads its weights as bytes, with bounds; what it then reads of the weights depends on the row.
     read = product.operands[2:4] if product.op == "sample.argmax" else product.operands[1:]
     memory = sum(_bytes(v.type, sizes) for v in read)
     flops = (1 if product.op == "sample.argmax" else 2) * rows * k * int(product.attrs["n"])

@@ -64,7 +64,7 @@ def _step(engine: Engine, scheduled: list[Scheduled]) -> Logits:
         count = min(width, step.counts.tokens - start)
         inputs["rows"][:count] = np.arange(start, start + count)
         leave_rows(inputs, 0, count)
-        counts = step.counts._replace(rows=count, greedy=0)
+        counts = step.counts._replace(rows=count, argmax=0)
         parts.append(executor.wait(executor.submit(Step(step.descriptor, counts))).logits.copy())
     for s in scheduled:
         s.request.computed += s.tokens

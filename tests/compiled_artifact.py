@@ -120,7 +120,7 @@ def compiled_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = tuple(
         IORecord(name=i.name, dtype=i.dtype, shape=tuple(words if d == WORDS else d for d in i.dims))
         for i in STEP_INPUTS.values()
-        if i.name not in ("lengths", "greedy_rows")
+        if i.name not in ("lengths", "argmax_rows")
     )
     outputs = (
         IORecord(name="tokens", dtype=DType.I32, shape=("R",)),

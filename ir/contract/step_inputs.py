@@ -51,7 +51,7 @@ BATCH_INPUTS = (
     _batch("positions", ("T",), "positions of the tokens in their sequences"),
     _batch("lengths", ("T",), "length of the prompt, or position + 1 beyond it", optional=True),
     _batch("rows", ("R",), "tokens whose logits are wanted"),
-    _batch("greedy_rows", ("G",), "tokens of which only the most likely next one is wanted", optional=True),
+    _batch("argmax_rows", ("G",), "tokens of which only the most likely next one is wanted", optional=True),
 )
 
 KV_INPUTS = (

@@ -67,7 +67,7 @@ class StepCounts(NamedTuple):
     rows: int
     items: int
     merges: int = 0
-    greedy: int = 0
+    argmax: int = 0
 
 
 def _rows(limits: Limits) -> int:
@@ -92,7 +92,7 @@ SYMBOLS = {
         Symbol("T", "tokens in this step", lambda limits: limits.max_tokens, "tokens"),
         Symbol("S", "sequences in this step", lambda limits: limits.max_seqs, "seqs"),
         Symbol("R", "rows whose logits are wanted", _rows, "rows"),
-        Symbol("G", "rows whose most likely token is wanted, and nothing else of their logits", _rows, "greedy"),
+        Symbol("G", "rows whose most likely token is wanted, and nothing else of their logits", _rows, "argmax"),
         Symbol("A", "attention work items", _items, "items"),
         Symbol("M", "attention work items of splits that are to be merged, one per merge", _items, "merges"),
         Symbol("E", "edits of logits, all rows together", _edits),

@@ -21,7 +21,7 @@ many they may have, so that sums of products of integers fit 32 bits.
 
 @dataclass(frozen=True)
 class InsertArgmax:
-    """Adds the input `greedy_rows` [G] of token rows and the output `greedy` i32 [G], their most likely tokens, beside
+    """Adds the input `argmax_rows` [G] of token rows and the output `argmax` i32 [G], their most likely tokens, beside
     `rows` and what is drawn for those.
 
     The row-by-row ops between the gather of logit rows and the last product are repeated for these rows, and
@@ -50,7 +50,7 @@ class InsertArgmax:
         if isinstance(tail, str):
             self.context.refuse(self.name, describe(product), tail)
             return graph
-        rows = step_input("greedy_rows")
+        rows = step_input("argmax_rows")
         env: dict[Value, Value] = {}
         for node in tail:
             operands = tuple(env.get(v, v) for v in node.operands)
@@ -62,10 +62,10 @@ class InsertArgmax:
         n = product.attrs["n"]
         valid = n if self.valid is None else self.valid
         (weight,) = packed.node.operands
-        b = Builder(Provenance.join((product.loc, Provenance("sampler", "greedy"))))
+        b = Builder(Provenance.join((product.loc, Provenance("sampler", "argmax"))))
         quantized = prefilter.recipe(b, weight, valid=valid)
         tokens = b.op("sample.argmax", env[x], packed, *quantized, n=n, valid=valid)
-        return Graph((*graph.inputs, rows), (*graph.outputs, tokens), (*graph.output_names, "greedy"), graph.name)
+        return Graph((*graph.inputs, rows), (*graph.outputs, tokens), (*graph.output_names, "argmax"), graph.name)
 
     @staticmethod
     def _tail(product: Node) -> list[Node] | str:

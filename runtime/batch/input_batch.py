@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True)
 class PreparedStep:
     """A step whose inputs are in place. `sampled` are the requests that get a token: in the order of the logit rows,
-    then in that of the greedy rows.
+    then in that of the arg-max rows.
     """
 
     descriptor: BatchDescriptor
@@ -60,7 +60,7 @@ class InputBatch:
     fills (`ir/contract/step_inputs.py`); those of the KV groups, i32: slots [T] and block tables [S, MB]
     (`BlockTables`), and work items [A, 6] (`AttentionItems`). Models whose rotary frequencies depend on the sequence
     also have lengths [T] i32: the prompt's length, or position + 1 beyond the prompt. Artifacts that can find the most
-    likely token without logits have greedy_rows [G] i32.
+    likely token without logits have argmax_rows [G] i32.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class InputBatch:
         self._items = AttentionItems(list(items.values()), executor.splitting)
         self._sampling = SamplingRows(executor.inputs, max_seqs)
         self._prompt = np.zeros(max_seqs, np.int32)  # lengths of prompts
-        self._greedy = np.zeros(max_seqs, np.bool_)  # rows that go without logits
+        self._argmax = np.zeros(max_seqs, np.bool_)  # rows that go without logits
         self._last: _Decode | None = None
 
     def prepare(self, scheduled: Sequence[Scheduled]) -> PreparedStep:
@@ -108,9 +108,9 @@ class InputBatch:
         self._fill_tokens(row, count, start, offset, total)
         items = self._items.fill(row, count, start, offset, self._executor.attn_tile(descriptor))
         sampled = [r for r, ends in zip(requests, last, strict=True) if ends]
-        sampled, greedy = self._fill_rows(row[last], (offset + count - 1)[last], sampled)
-        rows = len(sampled) - greedy
-        counts = StepCounts(total, max(self._used_rows) + 1, rows, items.total, items.merges, greedy)
+        sampled, argmax = self._fill_rows(row[last], (offset + count - 1)[last], sampled)
+        rows = len(sampled) - argmax
+        counts = StepCounts(total, max(self._used_rows) + 1, rows, items.total, items.merges, argmax)
         step = PreparedStep(descriptor, counts, sampled)
         decode = len(sampled) == total
         self._last = _Decode(requests, row, start, step, items, self._items.steps(start)) if decode else None
@@ -173,7 +173,7 @@ class InputBatch:
         prompt = self._prompt[row] = len(request.prompt)
         self._tokens[row, :prompt] = request.prompt
         self._tokens[row, prompt : request.num_tokens] = request.outputs
-        self._greedy[row] = request.token_only and "greedy_rows" in self._inputs
+        self._argmax[row] = request.token_only and "argmax_rows" in self._inputs
         self._sampling.bind(request)
         self._tables.bind(request)
 
@@ -188,14 +188,14 @@ class InputBatch:
 
     def _fill_rows(self, row: Array, token: Array, sampled: list[Request]) -> tuple[list[Request], int]:
         """The requests in the order of their tokens, and how many of them, the last ones, have no logits."""
-        greedy = self._greedy[row]
-        without = int(greedy.sum())
+        argmax = self._argmax[row]
+        without = int(argmax.sum())
         total = len(sampled) - without
         if without:
-            order = np.argsort(greedy, kind="stable")
+            order = np.argsort(argmax, kind="stable")
             row, token = row[order], token[order]
             sampled = [sampled[i] for i in order.tolist()]
-            self._inputs["greedy_rows"][:without] = token[total:]
+            self._inputs["argmax_rows"][:without] = token[total:]
         self._inputs["rows"][:total] = token[:total]
         self._sampling.fill(row[:total], sampled[:total])
         return sampled, without

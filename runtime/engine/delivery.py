@@ -34,7 +34,7 @@ class Delivery:
     def deliver(self, step: PreparedStep, outputs: StepOutputs) -> list[Update]:
         """One update for each request that the step sampled for."""
         now = time.monotonic()
-        rows = outputs.tokens[: step.counts.rows].tolist() + outputs.greedy.tolist()
+        rows = outputs.tokens[: step.counts.rows].tolist() + outputs.argmax.tolist()
         updates = []
         for row, (request, tokens) in enumerate(zip(step.sampled, rows, strict=True)):
             timing = request.timing

@@ -26,13 +26,13 @@ class StepOutputs:
     """Views of the step's outputs, valid until the next step is submitted.
 
     tokens: [R, N] i32, the tokens that each row brings, N at most; one below 0 is none, and first in its row it says
-    that none can be drawn. greedy: [G, N] i32, those of rows that have no logits. logits: [R · N, V] f32, those of the
+    that none can be drawn. argmax: [G, N] i32, those of rows that have no logits. logits: [R · N, V] f32, those of the
     tokens of row 0, then of row 1, ….
     """
 
     tokens: npt.NDArray[np.int32]
     logits: npt.NDArray[np.float32]
-    greedy: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 1), np.int32))
+    argmax: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 1), np.int32))
 
     def row_logits(self, row: int) -> npt.NDArray[np.float32]:
         """Logits [N, V] of row `row`."""
@@ -44,7 +44,7 @@ class Executor(Protocol):
     """Owns the device memory of a model: weights, arena, inputs, outputs and KV cache.
 
     `inputs` are arrays of the largest shape a step may have, by input name; a step reads their leading parts, as
-    `StepCounts` says. With `greedy_rows` among them steps may have greedy rows.
+    `StepCounts` says. With `argmax_rows` among them steps may have arg-max rows.
     """
 
     @property

@@ -52,10 +52,10 @@ STEP = [
     ("gather_rms_norm", HIDDEN + HIDDEN),
     ("linear", HIDDEN + 2 * VOCAB),
     ("draw", 2 * VOCAB + 2),
-    ("gather_rms_norm", 0),  # of greedy rows, as all of the next ones
+    ("gather_rms_norm", 0),  # of arg-max rows, as all of the next ones
     *[(f"argmax_{part}", 0) for part in ("prepare", "prefilter", "floor", "rescore", "pick")],
 ]
-GREEDY = 6  # operations for greedy rows
+GREEDY = 6  # operations for arg-max rows
 GREEDY_STEP = [
     *STEP[: -3 - GREEDY],
     *[(name, 0) for name, _ in STEP[-3 - GREEDY : -GREEDY]],
@@ -88,7 +88,7 @@ class Program:
         """What each operation has to do in a step of `tokens` sequences that decode."""
         items = np.array([[s, s, 1, BEFORE + s, -1, 0] for s in range(tokens)], np.int32)
         rows, without = (0, tokens) if greedy else (tokens, 0)
-        counts = StepCounts(tokens, tokens, rows, tokens, greedy=without)
+        counts = StepCounts(tokens, tokens, rows, tokens, argmax=without)
         found = []
         for call in bucket.program:
             kernel = bucket.kernels[call.kernel]
@@ -136,7 +136,7 @@ def test_packed_weights_are_those_of_the_checkpoint(program: Program) -> None:
             visible = sum(BEFORE + s + 1 for s in range(tokens))
             cached = BF16 * LAYERS * visible * 2 * KV
             assert sum(w.memory for w in program.work(bucket, tokens)) == needed + cached
-            # Greedy rows read a byte per weight of the head, and four numbers per output.
+            # Arg-max rows read a byte per weight of the head, and four numbers per output.
             less = BF16 * outputs * HIDDEN - outputs * (HIDDEN + 4 * 4)
             assert sum(w.memory for w in program.work(bucket, tokens, greedy=True)) == needed + cached - less
 

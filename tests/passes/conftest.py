@@ -133,7 +133,7 @@ class Paged:
         tables = [self.tables[name] + [0] * (widest - len(self.tables[name])) for name, _ in chunks]
         given = {k: torch.tensor(v, dtype=torch.int32) for k, v in {**columns, "block_tables": tables}.items()}
         count = len(columns["rows"])
-        given["greedy_rows"] = given["rows"]
+        given["argmax_rows"] = given["rows"]
         if "temperature" in self.graph.input_names:
             given |= draw_operands(count, int(self.graph.output("logits").type.shape[1]))
         given |= self.caches

@@ -37,8 +37,8 @@ def check_paged(steps, whole: dict[str, torch.Tensor], gathered: bool, tolerance
             assert_near(got, whole[name][j - 1], tolerance)
         if "tokens" in out:
             assert out["tokens"].tolist() == out["logits"].argmax(-1).tolist()
-        if "greedy" in out:  # before roundings are elided, logits of half precision may be equal
-            best = out["logits"].gather(1, out["greedy"].long()[:, None])[:, 0]
+        if "argmax" in out:  # before roundings are elided, logits of half precision may be equal
+            best = out["logits"].gather(1, out["argmax"].long()[:, None])[:, 0]
             assert torch.equal(best, out["logits"].amax(-1))
 
 

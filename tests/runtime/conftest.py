@@ -86,7 +86,7 @@ class FakeExecutor:
     splitting: Splitting = field(default_factory=lambda: Splitting(threads=2, kv_heads=1, rows=8))
     steps: list[tuple[BatchDescriptor, StepCounts]] = field(default_factory=list)
     closed: bool = False
-    screens: bool = True
+    has_argmax: bool = True
     width: int = 1
 
     def __post_init__(self) -> None:
@@ -97,8 +97,8 @@ class FakeExecutor:
             "rows": np.zeros(self.max_rows, i32),
             **_draw_inputs(self.max_rows, self.max_seqs * 200),
         }
-        if self.screens:
-            self.inputs["greedy_rows"] = np.zeros(self.max_rows, i32)
+        if self.has_argmax:
+            self.inputs["argmax_rows"] = np.zeros(self.max_rows, i32)
         for table in self.tables:
             self.inputs[table.slots] = np.zeros(t, i32)
             self.inputs[table.items] = np.zeros((t + 100, ITEM_WIDTH), i32)
@@ -129,10 +129,10 @@ class FakeExecutor:
         for row, t in enumerate(x["rows"][: counts.rows].tolist()):
             sampling = float(x["temperature"][row]), int(x["seed"][row]), int(x["counter"][row])
             tokens[row], logits[row] = self._answer(owner[t], *sampling)
-        greedy = np.zeros((counts.greedy, self.width), np.int32)
-        for row in range(counts.greedy):
-            greedy[row], _ = self._answer(owner[int(x["greedy_rows"][row])], 0.0, 0, 0)
-        return StepOutputs(tokens, logits.reshape(-1, VOCAB), greedy)
+        argmax = np.zeros((counts.argmax, self.width), np.int32)
+        for row in range(counts.argmax):
+            argmax[row], _ = self._answer(owner[int(x["argmax_rows"][row])], 0.0, 0, 0)
+        return StepOutputs(tokens, logits.reshape(-1, VOCAB), argmax)
 
     def _answer(self, owners: list[Owner], temperature: float, seed: int, counter: int) -> tuple[Any, Any]:
         """The tokens of a row and their logits."""

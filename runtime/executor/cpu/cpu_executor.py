@@ -97,7 +97,7 @@ class CpuExecutor:
         """What the last step left, if it had these counts."""
         outputs = self._memory.outputs
         found = StepOutputs(outputs["tokens"][: counts.rows, None], outputs["logits"][: counts.rows])
-        return replace(found, greedy=outputs["greedy"][: counts.greedy, None]) if counts.greedy else found
+        return replace(found, argmax=outputs["argmax"][: counts.argmax, None]) if counts.argmax else found
 
     def close(self) -> None:
         self._closed = True

@@ -35,7 +35,7 @@ def test_counts_have_one_order() -> None:
     assert {s.name for s in SYMBOLS.values() if s.count} == {s.name for s in COUNTED}
     assert COUNT_NAMES == ("n_t", "n_s", "n_r", "n_a", "n_m", "n_g")
     assert re.findall(r"n_\w+(?=: T.int32)", entry_head("k", ())) == list(COUNT_NAMES)
-    assert StepCounts(tokens=1, seqs=2, rows=3, items=4, merges=5, greedy=6) == (1, 2, 3, 4, 5, 6)
+    assert StepCounts(tokens=1, seqs=2, rows=3, items=4, merges=5, argmax=6) == (1, 2, 3, 4, 5, 6)
 
 
 def test_every_symbol_is_a_dimension() -> None:

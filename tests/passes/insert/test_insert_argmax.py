@@ -16,14 +16,14 @@ BEFORE = """graph @g(%h: f32[T, 16], %rows: i32[R]) -> (%6 as "logits") {
   %5 = layout.pack_panels(%4) {interleave=1} : f32[2, 16, 64, 1]
   %6 = tensor.linear_packed(%3, %5) {dtype=none, format="panels", interleave=1, n=70} : f32[R, 70]
 }"""
-AFTER = """graph @g(%h: f32[T, 16], %rows: i32[R], %greedy_rows: i32[G]) -> (%6 as "logits", %10 as "greedy") {
+AFTER = """graph @g(%h: f32[T, 16], %rows: i32[R], %argmax_rows: i32[G]) -> (%6 as "logits", %10 as "argmax") {
   %1 = tensor.gather_rows(%h, %rows) : f32[R, 16]
   %2 = core.weight {name="norm"} : f32[16]
   %3 = nn.rms_norm(%1, %2) {eps=1e-06, offset=0.0, round_before_weight=true} : f32[R, 16]
   %4 = core.weight {name="head"} : f32[70, 16]
   %5 = layout.pack_panels(%4) {interleave=1} : f32[2, 16, 64, 1]
   %6 = tensor.linear_packed(%3, %5) {dtype=none, format="panels", interleave=1, n=70} : f32[R, 70]
-  %7 = tensor.gather_rows(%h, %greedy_rows) : f32[G, 16]
+  %7 = tensor.gather_rows(%h, %argmax_rows) : f32[G, 16]
   %8 = nn.rms_norm(%7, %2) {eps=1e-06, offset=0.0, round_before_weight=true} : f32[G, 16]
   %9#0, %9#1, %9#2 = layout.pack_int8_rows(%4) {valid=70} : u8[2, 4, 64, 4], f32[2, 4, 64], f32[2, 16]
   %10 = sample.argmax(%8, %5, %9#0, %9#1, %9#2) {n=70, valid=70} : i32[G]
@@ -47,9 +47,9 @@ def test_golden() -> None:
 @pytest.mark.parametrize("valid", [None, 9])
 def test_tokens_are_those_of_the_logits(run, valid: int | None) -> None:
     before = parse_graph(BEFORE)
-    out = run(InsertArgmax(VNNI, valid).run(before), sources=before, rows=ROWS[:2], greedy_rows=ROWS)
+    out = run(InsertArgmax(VNNI, valid).run(before), sources=before, rows=ROWS[:2], argmax_rows=ROWS)
     logits = run(before, rows=ROWS)["logits"]
-    assert torch.equal(out["greedy"].long(), logits[:, :valid].argmax(1))
+    assert torch.equal(out["argmax"].long(), logits[:, :valid].argmax(1))
     assert torch.equal(out["logits"], logits[:2])
 
 

@@ -66,7 +66,7 @@ def test_decode_steps_are_marked(make_engine: MakeEngine) -> None:
         engine.add_request(prompt, SamplingParams(max_tokens=4, temperature=0), f"r{i}")
     drain(engine)
     steps = engine.executor.steps
-    assert [(d.tokens, d.decode, c.greedy) for d, c in steps] == [
+    assert [(d.tokens, d.decode, c.argmax) for d, c in steps] == [
         (5, False, 2),
         (2, True, 2),
         (2, True, 2),

@@ -48,7 +48,7 @@ def masked_engine(make_engine: MakeEngine) -> MakeEngine:
                 if device.inputs["masked"][row]:
                     bits = np.unpackbits(device.inputs["bitmask"][row].view(np.uint8), bitorder="little")[:VOCAB]
                     tokens[row] = np.where(bits, outputs.logits[row], -np.inf).argmax()
-            return StepOutputs(tokens, outputs.logits, outputs.greedy)
+            return StepOutputs(tokens, outputs.logits, outputs.argmax)
 
         device.wait = run
         return engine
@@ -142,7 +142,7 @@ def test_logits_that_are_not_numbers_are_no_fault_of_the_request(
 
     def run(step: Step) -> StepOutputs:
         outputs = plain(step)
-        return StepOutputs(np.full_like(outputs.tokens, -1), np.full_like(outputs.logits, np.nan), outputs.greedy)
+        return StepOutputs(np.full_like(outputs.tokens, -1), np.full_like(outputs.logits, np.nan), outputs.argmax)
 
     device.wait = run
     params = SamplingParams(temperature=1, max_tokens=5)

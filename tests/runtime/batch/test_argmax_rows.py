@@ -1,4 +1,4 @@
-"""Requests that want nothing of their logits but the most likely token get greedy rows, behind the logit rows."""
+"""Requests that want nothing of their logits but the most likely token get arg-max rows, behind the logit rows."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +12,11 @@ MakeEngine = Callable[..., Engine]
 
 
 def drain(engine: Engine) -> list[tuple[int, int]]:
-    """(logit rows, greedy rows) of each step."""
+    """(logit rows, arg-max rows) of each step."""
     executor: Any = engine.executor
     while engine.has_unfinished:
         engine.step()
-    return [(counts.rows, counts.greedy) for _, counts in executor.steps]
+    return [(counts.rows, counts.argmax) for _, counts in executor.steps]
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_mixed_steps_give_every_request_its_own_token(make_engine: MakeEngine, r
     assert any(a and b for a, b in rows)
 
 
-def test_artifacts_without_greedy_rows_have_logits_for_all(make_engine: MakeEngine) -> None:
+def test_artifacts_without_argmax_rows_have_logits_for_all(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    del engine.executor.inputs["greedy_rows"]  # type: ignore[attr-defined]
+    del engine.executor.inputs["argmax_rows"]  # type: ignore[attr-defined]
     engine.add_request([1, 2], SamplingParams(temperature=0.0, max_tokens=2))
     assert drain(engine) == [(1, 0), (1, 0)]
