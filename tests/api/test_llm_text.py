@@ -116,6 +116,22 @@ def test_a_stopped_stream_gives_out_what_is_there_and_ends(llm: LLM) -> None:
     assert len(output.token_ids) < 5
 
 
+def test_text_that_was_held_back_is_given_out_when_a_stream_is_stopped(llm: LLM) -> None:
+    text = whole(llm)
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True, stop=text[1:5] + "?")
+    stream = llm.stream("Hello", params)
+    first = next(stream)
+    llm.generate(
+        "abc", SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    )  # whose steps are the stream's too
+    stream.stop()
+    rest = "".join(stream)
+    output = stream.output
+    assert output.text == first + rest == "".join(LETTERS[t] for t in output.token_ids if t < 48)
+    assert rest
+    assert text.startswith(first + rest)
+
+
 def test_chat(llm: LLM) -> None:
     message = [{"role": "user", "content": "Hello"}]
     assert llm.chat_prompt(message) == "<s>HelloQ"

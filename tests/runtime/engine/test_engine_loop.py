@@ -53,6 +53,7 @@ def test_a_stopped_request_brings_its_taker_nothing_more(make_engine: MakeEngine
     while engine.has_unfinished:
         loop.turn()
     assert len(got) == 1
+    assert not loop._takers
 
 
 def test_requests_are_queued_all_or_none(make_engine: MakeEngine) -> None:
