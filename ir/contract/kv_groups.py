@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -55,6 +56,27 @@ def plan_slabs(groups: tuple[KVCacheGroup, ...]) -> KVSlabs:
             pages.append(size)
         slab.update(((number, layer), free[i]) for i, layer in enumerate(group.layers))
     return KVSlabs(slab=slab, pages=tuple(pages))
+
+
+class KVUse(NamedTuple):
+    """What a sequence keeps for all layers of one spec: `nbytes` in blocks of `groups` groups."""
+
+    spec: KVCacheSpec
+    layers: int
+    groups: int
+    nbytes: int
+
+
+def sequence_use(groups: tuple[KVCacheGroup, ...], tokens: int) -> list[KVUse]:
+    """What a sequence of `tokens` tokens keeps between two steps, by spec."""
+    alike: dict[KVCacheSpec, list[KVCacheGroup]] = {}
+    for group in groups:
+        alike.setdefault(group.spec, []).append(group)
+    block = plan_slabs(groups).block_bytes
+    return [
+        KVUse(spec, sum(len(g.layers) for g in its), len(its), len(its) * spec.blocks(tokens) * block)
+        for spec, its in alike.items()
+    ]
 
 
 def sequence_blocks(groups: tuple[KVCacheGroup, ...], tokens: int) -> int:

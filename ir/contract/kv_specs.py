@@ -50,6 +50,11 @@ class KVCacheSpec:
         return str(self.__struct_config__.tag)  # type: ignore[attr-defined]
 
     @property
+    def text(self) -> str:
+        """The spec for people."""
+        return self.kind.replace("_", " ")
+
+    @property
     def tensors(self) -> tuple[KVTensor, ...]:
         """What a layer stores, in the order in which its kernels take the tensors."""
         raise NotImplementedError(type(self).__name__)
@@ -108,6 +113,11 @@ class AttentionSpec(KVCacheSpec, msgspec.Struct, frozen=True, kw_only=True):
     head_dim: int
     value_dim: int
     dtype: DType
+
+    @property
+    def text(self) -> str:
+        window = "" if self.reach is None else f" of {self.reach:,}"
+        return f"{super().text}{window}, {self.kv_heads} KV head{'s' * (self.kv_heads > 1)} of {self.head_dim}"
 
     @property
     def tensors(self) -> tuple[KVTensor, ...]:

@@ -7,6 +7,7 @@ layers as every other: the layers of a frequent kind of cache become several gro
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 
 from inferir.ir.contract.kv_groups import KVCacheGroup, plan_slabs, sequence_blocks
@@ -49,8 +50,9 @@ def group_layers(specs: Mapping[int, KVCacheSpec], max_model_len: int) -> tuple[
 
 
 def _kept_as(spec: KVCacheSpec, all_specs: Iterable[KVCacheSpec], tokens: int) -> KVCacheSpec:
-    """The first spec that covers `spec` and keeps no more of a sequence of that length."""
-    return next((s for s in all_specs if s.covers(spec) and s.blocks(tokens) <= spec.blocks(tokens)), spec)
+    """The spec of the furthest reach that covers `spec` and keeps no more of a sequence of that length."""
+    found = [s for s in all_specs if s.covers(spec) and s.blocks(tokens) <= spec.blocks(tokens)]
+    return max(found, key=lambda s: math.inf if s.reach is None else s.reach)
 
 
 def _sizes(counts: Iterable[int]) -> list[int]:

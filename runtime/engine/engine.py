@@ -144,6 +144,7 @@ class Engine:
             waiting=self.scheduler.num_waiting,
             kv_blocks=pool.num_blocks - 1,
             kv_blocks_used=pool.num_used,
+            kv_bytes_used=pool.num_used * self.kv.block_bytes,
             kv_usage=pool.usage,
             prefix_queries=0 if prefix is None else prefix.queries,
             prefix_hits=0 if prefix is None else prefix.hits,

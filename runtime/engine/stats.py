@@ -19,6 +19,7 @@ class EngineStats:
     waiting: int
     kv_blocks: int
     kv_blocks_used: int
+    kv_bytes_used: int
     kv_usage: float
     prefix_queries: int
     prefix_hits: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferir.ir.contract.kv_groups import KVCacheGroup
+from inferir.ir.contract.kv_groups import KVCacheGroup, plan_slabs
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.managers import BlockTable, Find, manager_for
 from inferir.runtime.kv.prefix_cache import BlockHashes, PrefixCache, PrefixKey
@@ -28,6 +28,7 @@ class KVCache:
     def __init__(self, groups: tuple[KVCacheGroup, ...], pool: BlockPool, *, prefix_caching: bool = False) -> None:
         self.groups = groups
         self.pool = pool
+        self.block_bytes = plan_slabs(groups).block_bytes
         self._managers = tuple(manager_for(g.spec, pool) for g in groups)
         sizes = {g.spec.block_size for g in groups}
         self.prefix = PrefixCache() if prefix_caching and len(sizes) == 1 else None

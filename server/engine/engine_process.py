@@ -70,6 +70,7 @@ class EngineProcess:
             running=stats.running,
             waiting=stats.waiting,
             kv_usage=stats.kv_usage,
+            kv_bytes_used=stats.kv_bytes_used,
             prefix_queries=stats.prefix_queries,
             prefix_hits=stats.prefix_hits,
             preemptions=stats.preemptions,

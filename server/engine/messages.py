@@ -112,6 +112,7 @@ class Stats(msgspec.Struct, array_like=True, tag=True):
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
+    kv_bytes_used: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
     preemptions: int = 0

@@ -34,6 +34,7 @@ class Metrics:
         self.running = self._gauge("num_requests_running", "Requests that the engine is computing.")
         self.waiting = self._gauge("num_requests_waiting", "Requests that wait for a place in the engine.")
         self.kv_usage = self._gauge("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.")
+        self.kv_bytes = self._gauge("kv_cache_used_bytes", "Bytes of the KV cache in use.")
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that began to answer.")
         self.generation_tokens = self._counter("generation_tokens", "Generated tokens.")
         self._of_engine = {
@@ -106,6 +107,7 @@ class Metrics:
         self.running.set(stats.running)
         self.waiting.set(stats.waiting)
         self.kv_usage.set(stats.kv_usage)
+        self.kv_bytes.set(stats.kv_bytes_used)
         for name, counter in self._of_engine.items():
             before, now = getattr(self._seen, name), getattr(stats, name)
             counter.inc(now - before if now >= before else now)

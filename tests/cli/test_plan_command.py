@@ -68,7 +68,7 @@ def test_table(cli: Callable[..., Any], tiny_model: Path, planned: dict[str, Any
     result = cli("plan", tiny_model, *LIMITS, "--memory", "2MiB")
     words = " ".join(result.out.split())
     assert "119,744 parameters as f32" in words
-    assert "KV cache per token 512 B" in words
+    assert "512 B per token" in words
     assert f"2.0 MiB (as asked) hold {planned['fit']['tokens']:,} tokens of KV cache" in words
     assert "(free now) hold" in " ".join(cli("plan", tiny_model, *LIMITS).out.split())
 

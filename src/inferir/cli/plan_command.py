@@ -10,6 +10,7 @@ from inferir.cli import arguments as a
 from inferir.cli.console import plain, print_json, show, table
 from inferir.cli.shared_options import Fields, compile_fields, expanded
 from inferir.cli.units import size_bytes
+from inferir.inspect.memory_table import kv_json, kv_rows
 from inferir.ir.system import extras
 from inferir.ir.system.quantities import count, size
 
@@ -60,9 +61,7 @@ def _as_json(plan: MemoryPlan, fit: Fit, threads: int) -> dict[str, Any]:
         "io_bytes": plan.io_bytes,
         "threads": threads,
         "scratch_bytes_per_thread": plan.scratch_bytes,
-        "kv_bytes_per_token": plan.kv_token_bytes,
-        "kv_bytes_per_block": plan.kv_block_bytes,
-        "tokens_per_block": plan.options.block_size,
+        **kv_json(plan.kv, plan.options.limits),
         "max_model_len": plan.options.max_model_len,
         "fixed_bytes": plan.fixed_bytes(threads),
         "fit": {
@@ -90,8 +89,7 @@ def _print(plan: MemoryPlan, fit: Fit, threads: int, why: str) -> None:
         ("step inputs and outputs", size(plan.io_bytes), f"logits of {plan.options.max_num_seqs} rows and less"),
         ("scratch", size(threads * plan.scratch_bytes), f"{count(threads, 'thread')} of {size(plan.scratch_bytes)}"),
         ("all but the KV cache", size(plan.fixed_bytes(threads)), ""),
-        ("KV cache per token", size(plan.kv_token_bytes), ""),
-        ("KV cache per block", size(plan.kv_block_bytes), f"{plan.options.block_size} tokens"),
+        *kv_rows(plan.kv, plan.options.limits),
     ]
     facts = plan.facts
     show(

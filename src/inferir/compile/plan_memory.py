@@ -13,7 +13,7 @@ from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOp
 from inferir.compile.compiler import capture, contexts_of, lower, resolve
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.source.model_source import load_source
-from inferir.ir.contract.kv_groups import plan_slabs
+from inferir.ir.contract.kv_groups import KVCacheGroup, plan_slabs, sequence_blocks
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import InferirError
 from inferir.passes.manager import PipelineResult
@@ -35,16 +35,7 @@ class MemoryPlan:
     arena_bytes: int
     io_bytes: int
     scratch_bytes: int
-    kv_block_bytes: int
-
-    @property
-    def kv_token_bytes(self) -> int:
-        return self.kv_block_bytes // self.options.block_size
-
-    @property
-    def blocks_per_sequence(self) -> int:
-        """Blocks of a sequence of the greatest length."""
-        return self.options.limits.bound("MB")
+    kv: tuple[KVCacheGroup, ...]
 
     def fixed_bytes(self, threads: int) -> int:
         """Everything but the KV cache."""
@@ -52,16 +43,21 @@ class MemoryPlan:
 
     def fit(self, memory: int, threads: int) -> Fit:
         """What fits into `memory` bytes. Raises `InferirError` naming both numbers if not even one block does."""
-        blocks = (memory - self.fixed_bytes(threads)) // self.kv_block_bytes
-        if blocks < 2:  # one is the null block
-            least = self.fixed_bytes(threads) + 2 * self.kv_block_bytes
+        block, smallest = plan_slabs(self.kv).block_bytes, 1 + len(self.kv)  # one is the null block
+        blocks = (memory - self.fixed_bytes(threads)) // block
+        if blocks < smallest:
+            least = self.fixed_bytes(threads) + smallest * block
             raise InferirError(f"{memory} bytes are too little: the model needs at least {least}")
-        return Fit(memory, blocks, (blocks - 1) * self.options.block_size, (blocks - 1) // self.blocks_per_sequence)
+        length = self.options.limits.max_model_len
+        each = sequence_blocks(self.kv, length)
+        return Fit(memory, blocks, (blocks - 1) * length // each, (blocks - 1) // each)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """In `memory` bytes: KV blocks (the null block included), their tokens, and how many sequences of full length."""
+    """In `memory` bytes: KV blocks (the null block included), their tokens, and how many sequences of full length. The
+    tokens are those of such sequences.
+    """
 
     memory: int
     blocks: int
@@ -87,7 +83,7 @@ def plan_memory(spec: str, options: CompileOptions, cache: CompileCache | None =
         arena_bytes=result.plan.arena_bytes + max(m.workspace_bytes for m in metas),
         io_bytes=_io_bytes(result, options),
         scratch_bytes=max(m.scratch_bytes for m in metas),
-        kv_block_bytes=plan_slabs(result.kv).block_bytes,
+        kv=result.kv,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from inferir.ir.contract.artifact import MANIFEST, read_manifest, verify_files
+from inferir.ir.contract.kv_groups import KVUse, sequence_use
 from inferir.ir.contract.manifest import BucketRecord, Decision, Manifest
 from inferir.ir.errors import ArtifactError
 
@@ -123,7 +124,7 @@ def summary(view: ArtifactView) -> list[tuple[str, str]]:
             f"{m.limits.max_model_len:,} tokens, {m.limits.bound('MB'):,} blocks of {m.limits.block_size}",
         ),
         ("tool calls", m.model.tool_style or "none, or in a style that is not known"),
-        ("KV cache", "; ".join(_group_text(g) for g in m.kv)),
+        ("KV cache", "; ".join(_use_text(u) for u in sequence_use(m.kv, m.limits.max_model_len)) or "none"),
         ("made by", ", ".join(f"{k} {v}" for k, v in m.versions.items())),
         *([("replaced by hand", replaced_stages(m))] if replaced_stages(m) else []),
         ("format, digest", f"{m.format}, {m.digest[:16]}…"),
@@ -149,11 +150,9 @@ def _value(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _group_text(group: Any) -> str:
-    spec = group.spec
-    kind = spec.__struct_config__.tag
-    window = f", window {spec.window}" if hasattr(spec, "window") else ""
-    return f"{len(group.layers)} layers {str(kind).replace('_', ' ')}, {spec.kv_heads} heads of {spec.head_dim}{window}"
+def _use_text(use: KVUse) -> str:
+    groups = f" in {use.groups} groups" if use.groups > 1 else ""
+    return f"{use.layers} layers{groups}, {use.spec.text}"
 
 
 def bucket_rows(manifest: Manifest) -> list[tuple[str, str, str, str, str, str]]:
