@@ -19,6 +19,7 @@ from inferir.codegen.tvm.driver.step_driver import bucket_module_source, row_wor
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, entry_head
 from inferir.ir.contract import abi
+from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.contract.target import Target
 from inferir.runtime.executor.cpu.library_interface import function
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool
@@ -121,7 +122,8 @@ class LimitProbe:
 
     def _time(self, kernel: int, chunks: int, repeats: int = 1) -> float:
         self._table[:3] = (kernel, address(self._data), address(self._out))
-        self._counts[:2] = chunks, repeats
+        counts = StepCounts(tokens=chunks, seqs=repeats, rows=0, items=0)
+        self._counts[: len(counts)] = counts
         step = function(self._library, "inferir_step")
         start = time.perf_counter()
         step(address(self._table), 1, len(self._table), self._pool.control, address(self._counts))

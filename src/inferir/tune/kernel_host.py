@@ -17,6 +17,7 @@ import numpy as np
 from inferir.codegen.tunables import Product, Race
 from inferir.ir.contract import abi
 from inferir.ir.contract.kernel_args import KernelArg, Operand, Result
+from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.errors import InferirError
 from inferir.ir.graph.graph import Graph
 from inferir.ir.system.held_folder import scratch_folder
@@ -81,7 +82,8 @@ class KernelHost:
             self._next = 0
         at = address(self._tables.arrays[kernel]) + self._next * self._words * 8
         self._next += runs
-        self._counts[:4] = rows
+        counts = StepCounts(tokens=rows, seqs=rows, rows=rows, items=rows)
+        self._counts[: len(counts)] = counts
         start = time.perf_counter()
         self._step(at, runs, self._words, self._pool.control, address(self._counts))
         return (time.perf_counter() - start) / runs
