@@ -24,7 +24,7 @@ class PluginKind:
 
 
 KINDS = (
-    PluginKind("passes", (COMPILE,)),
+    PluginKind("passes", (COMPILE,), "inferir.passes.plugin_passes:PASSES"),
     PluginKind("ops", (COMPILE,), "inferir.ir.graph.registry:DIALECTS"),
     PluginKind("backends", (COMPILE,), "inferir.codegen.backends:BACKENDS"),
     PluginKind("formats", (COMPILE,)),

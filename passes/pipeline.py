@@ -17,6 +17,7 @@ from inferir.passes.insert.token_major import TokenMajor
 from inferir.passes.layout.pack_weights import PackWeights
 from inferir.passes.merge.merge_gate_up import MergeGateUp
 from inferir.passes.merge.merge_qkv import MergeQkv
+from inferir.passes.plugin_passes import added
 from inferir.passes.recognise.recognise_gated_act import RecogniseGatedAct
 from inferir.passes.recognise.recognise_rms_norm import RecogniseRmsNorm
 from inferir.passes.recognise.recognise_rotary import RecogniseRotary
@@ -35,27 +36,33 @@ def build_pipeline(options: PassOptions, context: PassContext) -> list[Pass]:
         (always, Canonicalise()),
         (always, ShareCommon()),
         (always, TabulatePositions(options.limits.max_model_len)),
+        *added("canonicalise", options, context),
         # recognise
         (optimising, RecogniseRmsNorm()),
         (optimising, RecogniseRotary()),
         (optimising, RecogniseGatedAct()),
         (optimising, RecogniseSoftcap()),
+        *added("recognise", options, context),
         # merge
         (optimising, MergeGateUp(context)),
         (optimising, MergeQkv(context)),
+        *added("merge", options, context),
         # insert
         (always, InsertKv(options.limits.block_size, options.limits.max_model_len, context)),
         (always, GatherLogitRows(through_layer=level >= 3)),
         (always, InsertSampling(options.vocab_size)),
+        *added("insert", options, context),
         # lay out
         (always, PackWeights(interleave=optimising)),
         (rounding_less, InsertArgmax(options.features, options.vocab_size, context)),
         (always, FoldWeights(context)),
         (always, Canonicalise()),
         (always, ShareCommon()),
+        *added("lay out", options, context),
         # fuse
         (always, FuseRegions(optimising, context)),
         (rounding_less, ElideRoundings()),
+        *added("fuse", options, context),
     ]
     return [p for wanted, p in phases if wanted and p.name not in options.disabled]
 
