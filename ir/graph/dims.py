@@ -41,10 +41,6 @@ def as_dim(value: object) -> Dim:
     raise TypeError(f"not a dimension: {value!r}")
 
 
-def is_static(dim: Dim) -> bool:
-    return isinstance(dim, int)
-
-
 def dim_str(dim: Dim) -> str:
     if isinstance(dim, sympy.Symbol):
         return str(dim.name)  # the common case; sympy's printer is slow

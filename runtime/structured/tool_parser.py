@@ -239,20 +239,6 @@ class _ObjectEnd:
         return None
 
 
-def parse_calls(style: Style, names: frozenset[str], text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Content, and the calls as (name, arguments), of a whole text."""
-    parser = ToolParser(style, names)
-    content, calls = "", []
-    for event in [*parser.feed(text), *parser.finish()]:
-        if isinstance(event, Content):
-            content += event.text
-        elif isinstance(event, CallStart):
-            calls.append((event.name, ""))
-        else:
-            calls[event.index] = (calls[event.index][0], calls[event.index][1] + event.text)
-    return content, calls
-
-
 @dataclass(frozen=True)
 class _Head:
     """The start of a call: its name, empty while more text is needed, and where the arguments begin."""

@@ -9,6 +9,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from whole_calls import parse_calls
 
 from inferir.runtime.structured.tool_parser import (
     CLOSE,
@@ -19,7 +20,6 @@ from inferir.runtime.structured.tool_parser import (
     Content,
     Event,
     ToolParser,
-    parse_calls,
 )
 from inferir.runtime.text.tool_style import Style
 

@@ -8,11 +8,11 @@ from typing import Any
 import jsonschema
 import pytest
 from grammars import accepts, write
+from whole_calls import parse_calls
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.structured import GrammarCompiler, StructuredSpec
 from inferir.runtime.structured.spec_fields import structured_spec
-from inferir.runtime.structured.tool_parser import parse_calls
 from inferir.runtime.structured.tool_specs import MAX_TOOLS, chosen_tools, forced_spec, parse_tools, text_or_calls
 from inferir.runtime.structured.vocabulary import Vocabulary
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import triton
+from ptx_metrics import opcodes, usage
 
 from inferir.codegen.triton.backend import lower_region
 from inferir.codegen.triton.build.compile_kernel import compile_kernel
-from inferir.codegen.triton.build.ptx_metrics import opcodes, usage
 from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError, TargetError
