@@ -49,9 +49,13 @@ class Emitter(Protocol[V]):
     """
 
     @property
-    def contiguous(self) -> bool:
-        """Whether a place is a run of `lanes` neighbours that must stay neighbours under every view, or else any set of
-        positions."""
+    def splits(self) -> bool:
+        """Whether a run of neighbours is cut where a concatenation is, so that it reads one part; else parts are
+        selected between."""
+        ...
+
+    def span(self, place: Place) -> int | None:
+        """How many further positions must stay neighbours under every view; None: no position has a neighbour."""
         ...
 
     @property
@@ -112,7 +116,7 @@ class Emitter(Protocol[V]):
         ...
 
     def select(self, at: Index, bound: int, below: V, above: V, place: Place) -> V:
-        """`below` where at < bound, else `above`. Asked only where places are not contiguous."""
+        """`below` where at < bound, else `above`. Not asked of one that splits."""
         ...
 
     def reduce(self, walk: Evaluator[V], node: Node, place: Place) -> V:

@@ -61,7 +61,7 @@ class Evaluator(Generic[V]):
         if e.in_memory(v):
             return e.load(v, e.row if has_row(v.type, self.row) else None, flatten(place.index, shape), place)
         if node.op in VIEWS:
-            return self.value(node.operands[0], VIEWS[node.op](node, place, self.row, e.contiguous))
+            return self.value(node.operands[0], VIEWS[node.op](node, place, self.row, e.span(place)))
         if node.op in _OTHERS:
             return _OTHERS[node.op](self, node, place)
         if opdef(node.op).reduction:
@@ -117,7 +117,7 @@ class Evaluator(Generic[V]):
             if start <= last and at.low < end:
                 parts.append((part, start, end))
             start = end
-        if len(parts) > 1 and self.emitter.contiguous:
+        if len(parts) > 1 and self.emitter.splits:
             raise SplitNeededError(parts[0][2] - at.offset)
         values = []
         for n, (part, start, end) in enumerate(parts):

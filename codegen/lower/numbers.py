@@ -26,7 +26,8 @@ def operand_type(node: Node) -> DType:
 def number(node: Node, position: int, dtype: DType) -> float:
     """The number that operand `position` of `node` stands for beside tensors of type `dtype`."""
     value: float = node.operands[position].node.attrs["value"]
-    return value if (node.op, position) in _UNROUNDED else stored(value, dtype)
+    unrounded = dtype.is_float and (node.op, position) in _UNROUNDED
+    return stored(value, DType.F32 if unrounded else dtype)
 
 
 def exponent(node: Node) -> float | None:
@@ -36,18 +37,19 @@ def exponent(node: Node) -> float | None:
 
 
 def stored(value: float, dtype: DType) -> float:
-    """What half-precision memory of type `dtype` holds of `value`, by way of float32; other types hold it as it is."""
+    """What memory of type `dtype` holds of `value`; what fits float32 is left for its registers to round."""
     if dtype is DType.BF16:
-        return _bf16(_f32(value))
+        return _bf16(single(value))
     if dtype is DType.F16:
         try:
-            return float(struct.unpack("<e", struct.pack("<e", _f32(value)))[0])
+            return float(struct.unpack("<e", struct.pack("<e", single(value)))[0])
         except OverflowError:
             return math.copysign(math.inf, value)
-    return value
+    return single(value) if dtype is DType.F32 and math.isinf(single(value)) else value
 
 
-def _f32(value: float) -> float:
+def single(value: float) -> float:
+    """The float32 next to `value`."""
     try:
         return float(struct.unpack("<f", struct.pack("<f", value))[0])
     except OverflowError:

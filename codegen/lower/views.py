@@ -12,8 +12,8 @@ from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.graph import Node, Value
 from inferir.ir.ops.common import axis as normal_axis
 
-Rule = Callable[[Node, Place, Dim, bool], Place]
-"""(view, place of its result, row axis, whether lanes must stay neighbours) -> place of its operand."""
+Rule = Callable[[Node, Place, Dim, int | None], Place]
+"""(view, place of its result, row axis, further positions that must stay neighbours) -> place of its operand."""
 
 
 def aligned(operand: Value, place: Place, row: Dim) -> Place:
@@ -31,15 +31,15 @@ def feature_axis(node: Node, row: Dim) -> int:
     return out
 
 
-def _view(node: Node, place: Place, row: Dim, contiguous: bool) -> Place:
+def _view(node: Node, place: Place, row: Dim, span: int | None) -> Place:
     (x,) = node.operands
     if has_row(x.type, row) != has_row(node.types[0], row):
         raise CodegenError(f"{node.op} of {x.type} to {node.types[0]} moves the row axis")
     old, new = static_shape(x.type, row), static_shape(node.types[0], row)
-    return place.at(unflatten(flatten(place.index, new), old, place.lanes - 1 if contiguous else None))
+    return place.at(unflatten(flatten(place.index, new), old, span))
 
 
-def _permute(node: Node, place: Place, row: Dim, contiguous: bool) -> Place:
+def _permute(node: Node, place: Place, row: Dim, span: int | None) -> Place:
     (x,) = node.operands
     perm: Sequence[int] = node.attrs["perm"]
     if has_row(x.type, row):
@@ -52,11 +52,11 @@ def _permute(node: Node, place: Place, row: Dim, contiguous: bool) -> Place:
     return place.at([source[i] for i in range(len(perm))])
 
 
-def _expand(node: Node, place: Place, row: Dim, contiguous: bool) -> Place:
+def _expand(node: Node, place: Place, row: Dim, span: int | None) -> Place:
     return aligned(node.operands[0], place, row)
 
 
-def _slice(node: Node, place: Place, row: Dim, contiguous: bool) -> Place:
+def _slice(node: Node, place: Place, row: Dim, span: int | None) -> Place:
     axis, step, index = feature_axis(node, row), node.attrs["step"], place.index
     if step != 1 and place.lanes > 1 and axis == len(index) - 1:
         raise CodegenError("a strided slice of the last axis has no vector form")

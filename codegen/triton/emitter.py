@@ -61,7 +61,7 @@ class TritonEmitter:
     axes: dict[tuple[int, int], Axis] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
-    contiguous: ClassVar[bool] = False
+    splits: ClassVar[bool] = False
     row: ClassVar[str] = "row"
     ops: ClassVar[Container[str]] = OPS
     registers: ClassVar[Container[DType]] = REGISTER
@@ -107,6 +107,9 @@ class TritonEmitter:
         return (self.let(" & ".join(conditions), "m") if conditions else ""), at.text() + spread
 
     # --- values ---
+
+    def span(self, place: Place) -> int | None:
+        return None
 
     def bound(self, value: Value, place: Place) -> Block | None:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from inferir.codegen.lower.numbers import exponent
+from inferir.codegen.lower.numbers import exponent, single
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Node
@@ -93,7 +93,8 @@ def literal(value: float, dtype: DType) -> str:
         return str(bool(value))
     if not dtype.is_float:
         return str(int(value))
-    return repr(float(value)) if math.isfinite(value) else f'float("{float(value)}")'
+    value = single(value)  # Triton would compute beside others, such as subnormal ones, in float64
+    return repr(value) if math.isfinite(value) else f'float("{value}")'
 
 
 def elementwise(node: Node, args: Sequence[str], dtype: DType) -> str:

@@ -1,15 +1,22 @@
-"""One emitter per scalar op: TIR text for the op on `lanes` elements. All float math is in float32."""
+"""TIR text of every elementwise op on `lanes` elements. All float math is in float32."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from inferir.codegen.lower.numbers import exponent
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.source import f32, splat, vtype
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Node
+
+REGISTER = {DType.F32: "float32", DType.BF16: "float32", DType.I32: "int32", DType.I64: "int64", DType.BOOL: "bool"}
+"""TIR type in which a value of each element type is computed."""
+
+MEMORY = {DType.F32: "float32", DType.BF16: "uint16", DType.I32: "int32", DType.I64: "int64", DType.BOOL: "uint8"}
+"""TIR type of each element type in memory."""
 
 Emit = Callable[[Sequence[str], int], str]
 
@@ -22,29 +29,48 @@ def _helper(name: str) -> Emit:
     return lambda a, n: call(f"inf_{name}", n, a[0])
 
 
-UNARY: dict[str, Emit] = {
-    "neg": lambda a, n: f"{f32(-1.0, n)} * ({a[0]})",
-    "reciprocal": lambda a, n: f"{_one(n)} / ({a[0]})",
-    "silu": lambda a, n: f"({a[0]}) / ({_one(n)} + {call('inf_exp', n, f'{f32(0.0, n)} - ({a[0]})')})",
-    "relu": lambda a, n: f"T.max({a[0]}, {f32(0.0, n)})",
+_ANY: Mapping[str, Emit] = {
+    **{
+        name: lambda a, n, sign=sign: f"({a[0]}) {sign} ({a[1]})"  # type: ignore[misc]
+        for name, sign in zip(
+            ("add", "sub", "mul", "lt", "le", "gt", "ge", "eq", "ne"),
+            ("+", "-", "*", "<", "<=", ">", ">=", "==", "!="),
+            strict=True,
+        )
+    },
+    "logical_and": lambda a, n: f"T.bitwise_and({a[0]}, {a[1]})",
+    "logical_or": lambda a, n: f"T.bitwise_or({a[0]}, {a[1]})",
+    "logical_not": lambda a, n: f"T.Not({a[0]})",
+}
+_FLOAT: Mapping[str, Emit] = {
+    **_ANY,
     **{
         name: _helper(name)
-        for name in ("exp", "log", "sqrt", "rsqrt", "abs", "tanh", "erf", "sigmoid", "softplus", "sin", "cos")
+        for name in ["exp", "log", "sqrt", "rsqrt", "abs", "tanh", "erf", "sigmoid", "softplus", "sin", "cos"]
     },
+    "neg": lambda a, n: f"{f32(-1.0, n)} * ({a[0]})",
+    "div": lambda a, n: f"({a[0]}) / ({a[1]})",
+    "reciprocal": lambda a, n: f"{_one(n)} / ({a[0]})",
+    "silu": lambda a, n: f"({a[0]}) / ({_one(n)} + {call('inf_exp', n, f'{f32(0.0, n)} - ({a[0]})')})",
+    # TIR's inequality of floats is false beside NaN.
+    "ne": lambda a, n: f"T.bitwise_xor(({a[0]}) == ({a[1]}), {splat('T.bool(True)', n)})",
+    # TIR's own maximum and minimum lose NaN.
+    "maximum": lambda a, n: call("inf_max", n, a[0], a[1]),
+    "minimum": lambda a, n: call("inf_min", n, a[0], a[1]),
+    "relu": lambda a, n: call("inf_max", n, a[0], f32(0.0, n)),
+    # TVM's simplifier fails on arithmetic with a floating-point Select.
+    "where": lambda a, n: call("inf_where", n, f'T.Cast("{vtype("float32", n)}", {a[0]})', a[1], a[2]),
 }
-
-BINARY: dict[str, str] = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "eq": "==",
-    "ne": "!=",
+_INTEGER: Mapping[str, Emit] = {
+    **_ANY,
+    "maximum": lambda a, n: f"T.max({a[0]}, {a[1]})",
+    "minimum": lambda a, n: f"T.min({a[0]}, {a[1]})",
+    "neg": lambda a, n: f"{splat('0', n)} - ({a[0]})",
+    "abs": lambda a, n: f"T.max({a[0]}, {splat('0', n)} - ({a[0]}))",
+    "relu": lambda a, n: f"T.max({a[0]}, {splat('0', n)})",
+    "where": lambda a, n: f"T.Select({a[0]}, {a[1]}, {a[2]})",
 }
+OPS = frozenset(f"tensor.{name}" for name in (*_FLOAT, "gelu", "pow"))
 
 
 def gelu(x: str, lanes: int, approximate: str) -> str:
@@ -69,53 +95,21 @@ def power(base: str, exponent: str, value: float | None, lanes: int) -> str:
     return call("inf_pow", lanes, base, exponent)
 
 
-def elementwise(op: str, args: Sequence[str], lanes: int, attrs: Attrs, floats: bool) -> str:
-    """TIR text of an elementwise `tensor.*` op; `floats`: on floating-point operands. Raises `CodegenError`."""
-    name = op.removeprefix("tensor.")
-    if name in BINARY:
-        if name == "div" and not floats:
-            raise CodegenError("tensor.div of integers has no kernel")
-        return f"({args[0]}) {BINARY[name]} ({args[1]})"
-    if name in ("maximum", "minimum"):
-        return f"T.{'max' if name == 'maximum' else 'min'}({args[0]}, {args[1]})"
-    if name == "logical_and":
-        return f"T.bitwise_and({args[0]}, {args[1]})"
-    if name == "logical_or":
-        return f"T.bitwise_or({args[0]}, {args[1]})"
-    if name == "logical_not":
-        return f"T.Not({args[0]})"
-    if name == "where" and floats:  # TVM's simplifier fails on arithmetic with a floating-point Select
-        return call("inf_where", lanes, f'T.Cast("{vtype("float32", lanes)}", {args[0]})', args[1], args[2])
-    if name == "where":
-        return f"T.Select({args[0]}, {args[1]}, {args[2]})"
-    if name == "gelu":
-        return gelu(args[0], lanes, attrs["approximate"])
-    if name == "neg" and not floats:
-        return f"{splat('0', lanes)} - ({args[0]})"
-    if name in UNARY:
-        return UNARY[name](args, lanes)
-    raise CodegenError(f"{op} has no scalar emitter")
+def literal(value: float, kind: str, lanes: int) -> str:
+    """A number in registers of TIR type `kind`, in every lane."""
+    if kind == "float32":
+        return f32(float(value), lanes)
+    return splat(f"T.{kind}({bool(value) if kind == 'bool' else int(value)})", lanes)
 
 
-SUPPORTED = frozenset(
-    f"tensor.{n}"
-    for n in (
-        *UNARY,
-        *BINARY,
-        "maximum",
-        "minimum",
-        "logical_and",
-        "logical_or",
-        "logical_not",
-        "where",
-        "gelu",
-        "pow",
-        "cast",
-    )
-)
-
-REGISTER = {DType.F32: "float32", DType.BF16: "float32", DType.I32: "int32", DType.I64: "int64", DType.BOOL: "bool"}
-"""TIR type in which a value of each element type is computed."""
-
-MEMORY = {DType.F32: "float32", DType.BF16: "uint16", DType.I32: "int32", DType.I64: "int64"}
-"""TIR type of each element type in memory."""
+def elementwise(node: Node, args: Sequence[str], dtype: DType, lanes: int) -> str:
+    """An elementwise op on operands of type `dtype`. Raises `CodegenError` for one without a form."""
+    name = node.op.removeprefix("tensor.")
+    if dtype.is_float and name == "gelu":
+        return gelu(args[0], lanes, node.attrs["approximate"])
+    if dtype.is_float and name == "pow":
+        return power(args[0], args[1], exponent(node), lanes)
+    form = (_FLOAT if dtype.is_float else _INTEGER).get(name)
+    if form is None:
+        raise CodegenError(f"{node.op} of {dtype.value} has no kernel")
+    return form(args, lanes)

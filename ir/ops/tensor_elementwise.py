@@ -82,6 +82,11 @@ def _pow(a: Any, b: Any) -> Any:
     return torch_module().pow(a, b) if isinstance(b, torch_module().Tensor) else _rounded_once(torch_module().pow, a, b)
 
 
+def _div(a: Any, b: Any) -> Any:
+    """A number over a tensor is one division: PyTorch's operator multiplies by a rounded reciprocal."""
+    return a / b if isinstance(a, torch_module().Tensor) else torch_module().div(*_tensors(a, b))
+
+
 def _binary(name: str, fn: Callable[..., Any], infer: Infer = elementwise, **facts: Any) -> None:
     define(OpDef(f"tensor.{name}", 2, infer, lambda attrs, a, b: fn(a, b), elementwise=True, **facts))
 
@@ -89,7 +94,7 @@ def _binary(name: str, fn: Callable[..., Any], infer: Infer = elementwise, **fac
 _binary("add", lambda a, b: a + b, commutative=True, unit=0)
 _binary("sub", lambda a, b: a - b, unit=0)
 _binary("mul", lambda a, b: a * b, commutative=True, unit=1)
-_binary("div", lambda a, b: a / b, real, unit=1)
+_binary("div", _div, real, unit=1)
 _binary("pow", _pow, unit=1)
 _binary("maximum", lambda a, b: torch_module().maximum(*_tensors(a, b)), commutative=True)
 _binary("minimum", lambda a, b: torch_module().minimum(*_tensors(a, b)), commutative=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from row_bodies import draw_operands
+from draw_bodies import draw_operands
 
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.dtypes import DType, torch_dtype

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferir.codegen.lower.decompose import decompose
+from inferir.codegen.lower.emitter import Place
+from inferir.codegen.lower.index import Index, Var
 from inferir.codegen.lower.rows import has_row, static_shape
-from inferir.codegen.tvm.affine import Affine, Var
-from inferir.codegen.tvm.evaluate import Evaluator, Index
+from inferir.codegen.tvm.emitter import TvmEmitter, stored
 from inferir.codegen.tvm.kernels.kv_prefetch import KV_ARGS
 from inferir.codegen.tvm.kernels.matmul import Columns, matmul_kernel
 from inferir.codegen.tvm.kernels.rowwise import count_name
-from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.regions import LoweredRegion, RegionContext, parameter, single, strip_views
+from inferir.codegen.tvm.scalar import OPS
 from inferir.codegen.tvm.source import Param, Writer, ramp
 from inferir.codegen.tvm.tuning.tiles import default_tile, micro_of, product_of
 from inferir.ir.contract.kernel_args import KernelArg, Operand, Result
@@ -23,7 +24,7 @@ from inferir.ir.graph.graph import Graph, Value
 
 def lower(body: Graph, context: RegionContext) -> LoweredRegion:
     """One kernel. Raises `CodegenError` naming what has no form in an epilogue."""
-    body = decompose(body)
+    body = decompose(body, OPS)
     linear = single(body, "tensor.linear_packed")
     x = linear.operands[0]
     if any(v not in body.inputs for v in linear.operands):
@@ -90,22 +91,20 @@ class Epilogue:
         row_axis = self.linear.type.shape[0]
         out = Writer()
 
-        def leaf(v: Value, at: str, index: Index, lanes: int) -> str | None:
+        def product(e: TvmEmitter, v: Value, place: Place) -> str | None:
             if v is not self.linear:
                 return None
-            part, rest = divmod(index[0].offset, self.width)
-            if rest or lanes != columns.lanes or part >= self.parts:
+            part, rest = divmod(place.index[0].offset, self.width)
+            if rest or place.lanes != columns.lanes or part >= self.parts:
                 raise CodegenError("an epilogue reads columns of the product other than its own")
-            return evaluator.rounded(columns.acc[part], v.type.dtype, lanes)
+            return e.walk.rounded(columns.acc[part], v.type.dtype, place)
 
-        evaluator = Evaluator(row_axis, self.memory, out, leaf)
-        column = Affine.of(Var(columns.column, self.width - columns.lanes + 1))
+        emitter = TvmEmitter(row_axis, self.memory, out, product, row=row)
+        column = Index.of(Var(columns.column, self.width - columns.lanes + 1))
         for value, buffer in self.outputs:
             shape = static_shape(value.type, row_axis)
             if shape != (self.width,):
                 raise CodegenError(f"an epilogue of {self.width} columns cannot produce {value.type}")
-            result = evaluator.value(value, row, (column,), columns.lanes)
-            if value.type.dtype is DType.BF16:
-                result = call("inf_f32_to_bf16", columns.lanes, result)
+            result = stored(emitter.value(value, (column,), columns.lanes), value.type.dtype, columns.lanes)
             out.line(f"{buffer}[{ramp(f'{row} * {self.width} + {columns.column}', columns.lanes)}] = {result}")
         return out.text().splitlines()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from inferir.codegen.tvm.kernels.rowwise import count_name, row_symbol, rowwise_kernel
+from inferir.codegen.lower.rows import row_symbol
+from inferir.codegen.tvm.kernels.rowwise import count_name, rowwise_kernel
 from inferir.codegen.tvm.regions import LoweredRegion, RegionContext
 from inferir.ir.contract.kernel_args import Operand, Result
 from inferir.ir.graph.dims import dim_str

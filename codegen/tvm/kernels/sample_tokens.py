@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from inferir.codegen.tvm.affine import Affine, Var
-from inferir.codegen.tvm.evaluate import Evaluator
+from inferir.codegen.lower.index import Index, Var
+from inferir.codegen.tvm.emitter import TvmEmitter
 from inferir.codegen.tvm.kernels import sample_filter as draw_filter
 from inferir.codegen.tvm.kernels.reduce import Accumulator
 from inferir.codegen.tvm.kernels.sample_filter import RowScratch
@@ -23,33 +23,33 @@ def _u32(value: int, lanes: int) -> str:
     return splat(f"T.uint32({value})", lanes)
 
 
-def _mix(e: Evaluator, x: str, lanes: int) -> str:
+def _mix(e: TvmEmitter, x: str, lanes: int) -> str:
     """The 32-bit finaliser of `ir.ops.sample.mix32`."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, None)):
-        x = e.let(f"T.bitwise_xor({x}, T.shift_right({x}, {_u32(shift, lanes)}))", "uint32", lanes)
+        x = e.let(f"T.bitwise_xor({x}, T.shift_right({x}, {_u32(shift, lanes)}))", "uint32")
         if factor is not None:
-            x = e.let(f"{x} * {_u32(factor, lanes)}", "uint32", lanes)
+            x = e.let(f"{x} * {_u32(factor, lanes)}", "uint32")
     return x
 
 
-def _key(e: Evaluator, seed: str, counter: str) -> str:
+def _key(e: TvmEmitter, seed: str, counter: str) -> str:
     """mix(seed ^ mix(counter + odd constant)), in every lane: TVM's scalar simplifier does not wrap unsigned sums."""
-    s, c = (e.let(f'T.Cast("uint32x{LANES}", {splat(v, LANES)})', "uint32", LANES) for v in (seed, counter))
-    turn = e.let(f"{c} + {_u32(0x9E3779B9, LANES)}", "uint32", LANES)
-    return _mix(e, e.let(f"T.bitwise_xor({s}, {_mix(e, turn, LANES)})", "uint32", LANES), LANES)
+    s, c = (e.let(f'T.Cast("uint32x{LANES}", {splat(v, LANES)})', "uint32") for v in (seed, counter))
+    turn = e.let(f"{c} + {_u32(0x9E3779B9, LANES)}", "uint32")
+    return _mix(e, e.let(f"T.bitwise_xor({s}, {_mix(e, turn, LANES)})", "uint32"), LANES)
 
 
-def _gumbel(e: Evaluator, key: str, position: str, lanes: int) -> str:
+def _gumbel(e: TvmEmitter, key: str, position: str, lanes: int) -> str:
     """-log(-log u) with u uniform in (0, 1) from (key, position)."""
-    index = e.let(f'T.Cast("{vtype("uint32", lanes)}", {ramp(position, lanes)}) + {_u32(1, lanes)}', "uint32", lanes)
-    bits = _mix(e, e.let(f"T.bitwise_xor({key}, {_mix(e, index, lanes)})", "uint32", lanes), lanes)
-    real = e.let(f'T.Cast("{vtype("float32", lanes)}", T.shift_right({bits}, {_u32(10, lanes)}))', "float32", lanes)
-    u = e.let(f"({real} + {f32(0.5, lanes)}) * {f32(1.0 / 4194304.0, lanes)}", "float32", lanes)
-    inner = e.let(f"{f32(0.0, lanes)} - {call('inf_log', lanes, u)}", "float32", lanes)
-    return e.let(f"{f32(0.0, lanes)} - {call('inf_log', lanes, inner)}", "float32", lanes)
+    index = e.let(f'T.Cast("{vtype("uint32", lanes)}", {ramp(position, lanes)}) + {_u32(1, lanes)}', "uint32")
+    bits = _mix(e, e.let(f"T.bitwise_xor({key}, {_mix(e, index, lanes)})", "uint32"), lanes)
+    real = e.let(f'T.Cast("{vtype("float32", lanes)}", T.shift_right({bits}, {_u32(10, lanes)}))', "float32")
+    u = e.let(f"({real} + {f32(0.5, lanes)}) * {f32(1.0 / 4194304.0, lanes)}", "float32")
+    inner = e.let(f"{f32(0.0, lanes)} - {call('inf_log', lanes, u)}", "float32")
+    return e.let(f"{f32(0.0, lanes)} - {call('inf_log', lanes, inner)}", "float32")
 
 
-def write_draw(out: Writer, node: Node, e: Evaluator, target: str) -> int:
+def write_draw(out: Writer, node: Node, e: TvmEmitter, target: str) -> int:
     """Write the statements that store the drawn token of the current `row` to `target`. Returns the name counter.
 
     A row without mask, edits and filters is drawn from where its logits lie; any other is copied to scratch memory
@@ -67,7 +67,7 @@ def scratch_bytes(node: Node) -> int:
 
 
 class _Draw:
-    def __init__(self, out: Writer, node: Node, e: Evaluator, target: str, scratch: RowScratch) -> None:
+    def __init__(self, out: Writer, node: Node, e: TvmEmitter, target: str, scratch: RowScratch) -> None:
         self.out, self.e, self.target, self.scratch = out, e, target, scratch
         self.logits = node.operands[0]
         self.operands = {i.name: v for i, v in zip(DRAW_INPUTS, node.operands[1:], strict=True)}
@@ -105,7 +105,7 @@ class _Draw:
         return self.e.counter
 
     def _scalar(self, name: str) -> str:
-        return self.e.value(self.operands[name], "row", (), 1)
+        return self.e.value(self.operands[name])
 
     def _buffer(self, name: str) -> str:
         value = self.operands[name]
@@ -113,11 +113,11 @@ class _Draw:
             raise CodegenError(f"sample.draw: operand {name} must lie in memory")
         return self.e.memory[value]
 
-    def _scope(self) -> Evaluator:
-        """An evaluator for a block; `_leave` takes its names over."""
+    def _scope(self) -> TvmEmitter:
+        """An emitter for a block; `_leave` takes its names over."""
         return self.e.fork(self.out)
 
-    def _leave(self, scope: Evaluator) -> None:
+    def _leave(self, scope: TvmEmitter) -> None:
         self.e.counter = scope.counter
 
     def _copy(self, masked: str, edits: str) -> None:
@@ -125,18 +125,18 @@ class _Draw:
         out, at = self.out, self.scratch
         draw_filter.pad(out, at)
         for index, step in self._row_steps():
-            out_value = step.value(self.logits, "row", (index,), LANES)
+            out_value = step.value(self.logits, (index,), LANES)
             out.line(f"{at.at(0, index.text())} = {out_value}")
         with out.block(f"if {masked} != 0:"):
             draw_filter.mask(out, at, self._buffer("bitmask"), self.words)
         with out.block(f"if {edits} > 0:"):
             draw_filter.edit(out, at, {n: self._buffer(n) for n in self.operands if n.startswith("edit_")})
 
-    def _row_steps(self) -> Iterator[tuple[Affine, Evaluator]]:
+    def _row_steps(self) -> Iterator[tuple[Index, TvmEmitter]]:
         """The row in vectors, each inside its loop."""
         for start, count in self.steps:
             var = Var("jd", count)
-            index = Affine(((var, LANES),), start) if count > 1 else Affine(offset=start)
+            index = Index(((var, LANES),), start) if count > 1 else Index(offset=start)
             with self.out.block(f"for jd in range({count}):"):
                 step = self._scope()
                 yield index, step
@@ -144,21 +144,21 @@ class _Draw:
 
     def _noise_key(self) -> str:
         scope = self._scope()
-        key = _key(scope, scope.value(self.operands["seed"], "row", (), 1), self._counter(scope))
+        key = _key(scope, scope.value(self.operands["seed"]), self._counter(scope))
         self._leave(scope)
         return key
 
-    def _counter(self, scope: Evaluator) -> str:
-        return scope.value(self.operands["counter"], "row", (), 1)
+    def _counter(self, scope: TvmEmitter) -> str:
+        return scope.value(self.operands["counter"])
 
     def _sweep_row(self, heat: str) -> None:
         """Arg-max over the logits where they lie; with a temperature, over the perturbed ones."""
         key = self._noise_key() if heat else ""
         for index, step in self._row_steps():
-            value = step.value(self.logits, "row", (index,), LANES)
+            value = step.value(self.logits, (index,), LANES)
             if heat:
                 noise = _gumbel(step, key, index.text(), LANES)
-                value = step.let(f"{value} / {splat(heat, LANES)} + {noise}", "float32", LANES)
+                value = step.let(f"{value} / {splat(heat, LANES)} + {noise}", "float32")
             self.best.update(self.out, value, LANES, index.text())
 
     def _sweep_scratch(self, hot: bool) -> None:
@@ -167,14 +167,14 @@ class _Draw:
         key = self._noise_key() if hot else ""
         with out.block(f"for jd in range({width}):"):
             step = self._scope()
-            index = Affine(((Var("jd", width), LANES),)) if width > 1 else Affine()
-            value = step.let(self.scratch.at(0, index.text()), "float32", LANES)
+            index = Index(((Var("jd", width), LANES),)) if width > 1 else Index()
+            value = step.let(self.scratch.at(0, index.text()), "float32")
             if hot:
                 with out.block(f"if {call('inf_hmax', LANES, value)} >= d_thr[0]:"):
                     noise = _gumbel(step, key, index.text(), LANES)
                     kept = f'T.Cast("float32x{LANES}", {value} >= {splat("d_thr[0]", LANES)})'
                     low = f32(float("-inf"), LANES)
-                    value = step.let(call("inf_where", LANES, kept, f"{value} + {noise}", low), "float32", LANES)
+                    value = step.let(call("inf_where", LANES, kept, f"{value} + {noise}", low), "float32")
                     self.best.update(out, value, LANES, index.text())
             else:
                 self.best.update(out, value, LANES, index.text())

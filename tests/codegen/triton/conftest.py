@@ -1,246 +1,37 @@
-"""Row-wise regions of every kind, their reference results, and one interpreter process for all of them."""
+"""Kernels of row-wise regions of every kind, and one interpreter process for all of them."""
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
 import torch
 from kernel_arguments import in_order
+from row_bodies import BODIES, Body
+from row_cases import ALL, COUNTS, case_of
 
 from inferir.codegen.triton.backend import lower_region
 from inferir.codegen.triton.build.interpret import Run, run_interpreted
 from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.ir.contract.kernel_args import Operand, Result
-from inferir.ir.graph.dims import Dim, R, T
-from inferir.ir.graph.dtypes import DType, torch_dtype
-from inferir.ir.graph.graph import Builder, Graph, Node, Value
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.graph import Node
 from inferir.ir.graph.interpreter import run_body
-from inferir.ir.graph.types import TensorType
-from inferir.ir.graph.verifier import verify
-from inferir.ir.ops.kv import cache_type
 
-ROWS = 3
-TABLE = 40
-COUNTS = {"T": ROWS, "R": ROWS, "NB": 5, "MB": 4}
-
-
-class Body(Builder):
-    """Builds a body; operands are inputs in the order of their creation."""
-
-    def __init__(self, dtype: DType) -> None:
-        super().__init__()
-        self.dtype = dtype
-        self.inputs: list[Value] = []
-
-    def arg(self, *shape: Dim, dtype: DType | None = None) -> Value:
-        self.inputs.append(self.input(f"x{len(self.inputs)}", TensorType(shape, dtype or self.dtype)))
-        return self.inputs[-1]
-
-    def region(self, *outputs: Value, anchor: str = "rowwise") -> Node:
-        body = Graph(tuple(self.inputs), outputs)
-        return self.node("kernel.region", self.inputs, {"anchor": anchor, "body": body, "name": "test"})
-
-    def numbers(self) -> Value:
-        """Row numbers below `TABLE`."""
-        return self.arg(T, dtype=DType.I32)
-
-    def angles(self, size: int) -> tuple[Value, Value]:
-        """Cosines and sines of this step's positions, read from tables."""
-        at = self.numbers()
-        cos, sin = (self.op("tensor.embedding", self.arg(TABLE, size), at) for _ in range(2))
-        return cos, sin
-
-
-Make = Callable[[Body], Sequence[Value]]
-
-
-def add_norm(b: Body) -> Sequence[Value]:
-    total = b.op("tensor.add", b.arg(T, 576), b.arg(T, 576))
-    return total, b.op("nn.rms_norm", total, b.arg(576), eps=1e-5)
-
-
-def gate_up(kind: str, size: int) -> Make:
-    def make(b: Body) -> Sequence[Value]:
-        both = b.arg(T, 2 * size)
-        gate, up = (b.op("tensor.slice", both, dim=1, start=s, stop=s + size) for s in (0, size))
-        return (b.op("nn.gated_act", gate, up, kind=kind),)
-
-    return make
-
-
-def head_norm_rotary(b: Body) -> Sequence[Value]:
-    q = b.op("nn.rms_norm", b.op("tensor.view", b.arg(T, 9 * 64), shape=(T, 9, 64)), b.arg(64), eps=1e-6)
-    return (b.op("tensor.view", b.op("nn.rotary", q, *b.angles(64)), shape=(T, 9 * 64)),)
-
-
-def qkv(b: Body) -> Sequence[Value]:
-    """Split a merged projection, rotate queries and keys, write keys and values to the cache."""
-    merged, slots = b.arg(T, 8 * 16), b.arg(T, dtype=DType.I32)
-    heads = b.op("tensor.view", merged, shape=(T, 8, 16))
-    q, k, v = (b.op("tensor.slice", heads, dim=1, start=s, stop=e) for s, e in ((0, 4), (4, 6), (6, 8)))
-    cos, sin = b.angles(16)
-    caches = [b.arg(*cache_type(role, 2, 16, 8, b.dtype).shape) for role in ("k", "v")]
-    writes = [("k", b.op("nn.rotary", k, cos, sin)), ("v", v)]
-    stored = [
-        b.op("kv.write", cache, x, slots, role=role, block_size=8)
-        for cache, (role, x) in zip(caches, writes, strict=True)
-    ]
-    return (b.op("nn.rotary", q, cos, sin), *stored)
-
-
-def every_scalar_op(b: Body) -> Sequence[Value]:
-    x, y = b.arg(T, 40), b.arg(T, 40)
-    p = b.op("tensor.add", b.op("tensor.abs", x), b.scalar(0.25))
-    out = [b.op(f"tensor.{n}", p) for n in ("log", "sqrt", "rsqrt", "reciprocal", "softplus")]
-    out += [b.op(f"tensor.{n}", x) for n in ("neg", "exp", "sin", "cos", "tanh", "sigmoid", "silu", "relu", "erf")]
-    out += [b.op("tensor.gelu", x, approximate=a) for a in ("none", "tanh")]
-    out += [b.op(f"tensor.{n}", x, y) for n in ("add", "sub", "mul", "maximum", "minimum")]
-    out += [
-        b.op("tensor.div", x, p),
-        b.op("tensor.pow", p, y),
-        b.op("tensor.pow", b.scalar(10000.0), b.op("tensor.tanh", x)),
-    ]
-    out += [b.op("tensor.pow", p, b.scalar(e)) for e in (2.0, 3.0, 0.5, -0.75)]
-    return tuple(out)
-
-
-def logic_and_casts(b: Body) -> Sequence[Value]:
-    x, y, n = b.arg(T, 40), b.arg(T, 40), b.arg(T, 40, dtype=DType.I32)
-    tests = [b.op(f"tensor.{c}", x, y) for c in ("lt", "le", "gt", "ge", "eq", "ne")]
-    tests += [b.op("tensor.gt", x, b.scalar(0.1)), b.op("tensor.eq", n, b.scalar(3))]
-    both = b.op("tensor.logical_and", tests[0], b.op("tensor.logical_or", tests[6], tests[7]))
-    picked = b.op("tensor.where", b.op("tensor.logical_not", both), x, b.scalar(float("-inf")))
-    integer = b.op("tensor.cast", b.op("tensor.mul", x, b.scalar(10.0)), dtype=DType.I32)
-    sums = b.op("tensor.sub", b.op("tensor.mul", n, integer), b.scalar(7))
-    casts = [
-        b.op("tensor.cast", v, dtype=d) for v, d in ((n, b.dtype), (both, b.dtype), (both, DType.I64), (x, DType.BOOL))
-    ]
-    return (*tests, both, picked, integer, sums, b.op("tensor.abs", b.op("tensor.neg", sums)), *casts)
-
-
-def reductions(b: Body) -> Sequence[Value]:
-    x, n = b.arg(T, 5, 12), b.arg(T, 12, dtype=DType.I32)
-    over = {"dims": (-1,), "keepdim": True}
-    centred = b.op("tensor.sub", x, b.op("tensor.mean", x, **over))
-    return (
-        b.op("tensor.div", centred, b.op("tensor.max", b.op("tensor.abs", centred), **over)),
-        b.op("tensor.sum", x, dims=(1, 2), keepdim=False),
-        b.op("tensor.min", x, dims=(-1,), keepdim=False),
-        b.op("tensor.sum", x, dims=(1,), keepdim=True),
-        b.op("tensor.argmax", x, dim=-1, keepdim=False),
-        b.op("tensor.sum", n, dims=(1,), keepdim=False),
-        b.op("tensor.max", n, dims=(1,), keepdim=True),
-        b.op("tensor.sum", b.op("tensor.full", shape=(T, 3), value=2.0, dtype=b.dtype), dims=(1,), keepdim=False),
-    )
-
-
-def shapes(b: Body) -> Sequence[Value]:
-    x, w = b.arg(T, 6, 10), b.arg(10)
-    odd = b.op("tensor.view", x, shape=(T, 4, 15))
-    turned = b.op("tensor.view", b.op("tensor.permute", x, perm=(0, 2, 1)), shape=(T, 60))
-    strided = b.op("tensor.slice", x, dim=-1, start=1, stop=10, step=3)
-    wide = b.op("tensor.expand", b.op("tensor.view", w, shape=(1, 10)), shape=(T, 10))
-    middle = b.op("tensor.slice", odd, dim=1, start=1, stop=3)
-    joined = b.op("tensor.cat", middle, b.op("tensor.exp", odd), middle, dim=1)
-    count = b.op("tensor.arange", stop=T, dtype=b.dtype)
-    ramp = b.op("tensor.arange", start=3, stop=23, step=2, dtype=b.dtype)
-    return (
-        odd,
-        turned,
-        b.op("tensor.mul", strided, b.op("tensor.slice", w, dim=0, start=0, stop=3)),
-        b.op("tensor.add", wide, b.op("tensor.view", count, shape=(T, 1))),
-        joined,
-        b.op("tensor.mul", x, ramp),
-        b.op("tensor.full", shape=(T, 7), value=-1.5, dtype=b.dtype),
-    )
-
-
-def gathers(b: Body) -> Sequence[Value]:
-    at = b.numbers()
-    x = b.op("tensor.embedding", b.arg(TABLE, 96), at)
-    shifted = b.op("tensor.gather_rows", b.arg(TABLE, 2, 8), b.op("tensor.sub", at, b.scalar(0)))
-    return b.op("tensor.mul", x, b.scalar(9.797958971132712)), shifted
-
-
-def logits(b: Body) -> Sequence[Value]:
-    x = b.op("nn.softcap", b.op("tensor.cast", b.arg(R, 500), dtype=DType.F32), cap=30.0)
-    return b.op("tensor.softmax", x, dim=-1), b.op("tensor.argmax", x, dim=-1, keepdim=False)
-
-
-MAKERS: dict[str, Make] = {
-    "rms_norm": lambda b: (b.op("nn.rms_norm", b.arg(T, 576), b.arg(576), eps=1e-5),),
-    "rms_norm_gemma": lambda b: (
-        b.op("nn.rms_norm", b.arg(T, 1024), b.arg(1024), eps=1e-6, offset=1.0, round_before_weight=False),
-    ),
-    "rms_norm_bare": lambda b: (b.op("nn.rms_norm", b.arg(T, 48), eps=1e-6),),
-    "layer_norm": lambda b: (b.op("nn.layer_norm", b.arg(T, 200), b.arg(200), b.arg(200), eps=1e-5),),
-    "add_norm": add_norm,
-    "gate_up_silu": gate_up("silu", 1536),
-    "gate_up_gelu": gate_up("gelu_tanh", 300),
-    "rotary": lambda b: (b.op("nn.rotary", b.arg(T, 9, 64), *b.angles(64)),),
-    "rotary_partial": lambda b: (b.op("nn.rotary", b.arg(T, 3, 80), *b.angles(20)),),
-    "head_norm_rotary": head_norm_rotary,
-    "qkv_rotary_write": qkv,
-    "every_scalar_op": every_scalar_op,
-    "logic_and_casts": logic_and_casts,
-    "reductions": reductions,
-    "shapes": shapes,
-    "gathers": gathers,
-    "logits": logits,
-    "per_row_scalars": lambda b: (b.op("tensor.add", b.arg(T), b.op("tensor.exp", b.arg(T))),),
-}
-
-
-def random_body(seed: int) -> Make:
-    """Elementwise ops, reductions, halves and joins over rows of one width, picked at random."""
-
-    def make(b: Body) -> Sequence[Value]:
-        rng = random.Random(seed)
-        size = rng.choice([6, 16, 34])
-        pool = [b.arg(T, size), b.arg(T, size), b.arg(size)]
-        for _ in range(rng.randint(4, 12)):
-            x, y = rng.choice(pool), rng.choice(pool)
-            kind = rng.choice(["unary", "binary", "binary", "scalar", "row", "turn", "select"])
-            if kind == "unary":
-                z = b.op(f"tensor.{rng.choice(['tanh', 'sigmoid', 'neg', 'abs'])}", x)
-            elif kind == "binary":
-                z = b.op(f"tensor.{rng.choice(['add', 'sub', 'maximum'])}", x, y)
-            elif kind == "scalar":
-                z = b.op("tensor.mul", x, b.scalar(round(rng.uniform(-1, 1), 3)))
-            elif kind == "row":
-                over = rng.choice(["mean", "max", "min"])
-                z = b.op("tensor.sub", y, b.op(f"tensor.{over}", x, dims=(-1,), keepdim=True))
-            elif kind == "turn":
-                cut = rng.randint(1, size - 1)
-                ends = [b.op("tensor.slice", x, dim=-1, start=s, stop=e) for s, e in ((cut, size), (0, cut))]
-                z = b.op("tensor.cat", *ends, dim=-1)
-            else:
-                z = b.op("tensor.where", b.op("tensor.lt", x, b.scalar(0.0)), x, y)
-            pool.append(z)
-        rows = [v for v in pool[3:] if v.type.rank == 2]
-        return tuple(dict.fromkeys([*rows[-2:], b.op("tensor.add", pool[0], pool[-1])]))
-
-    return make
-
-
-MAKERS.update({f"random_{seed}": random_body(seed) for seed in range(8)})
+DTYPES = (DType.F32, DType.BF16)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A region, its kernel, random operands, and what the reference interpreter makes of them."""
+    """A region and its kernel."""
 
     region: Node
     kernel: KernelSource
-    operands: list[torch.Tensor]
-    expect: list[torch.Tensor]
 
-    def run(self) -> Run:
-        """The launch: operands, then zeros for results, as the kernel's parameters want them."""
-        results = [torch.full_like(t, 77) for t in self.expect]
+    def run(self, operands: Sequence[torch.Tensor]) -> Run:
+        """The launch: operands, then results that nothing has been written to, as the kernel's parameters want them."""
+        results = [torch.full_like(t, 77) for t in run_body(self.region.attrs["body"], operands)]
         rows, tiles = self.kernel.grid
-        return Run(self.kernel, (COUNTS[rows], int(tiles)), in_order(self.kernel.args, self.operands, results))
+        return Run(self.kernel, (COUNTS[rows], int(tiles)), in_order(self.kernel.args, operands, results))
 
     def results(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The region's results among the tensors of a launch; a cache is its own operand."""
@@ -252,34 +43,18 @@ class Case:
         return [at[i] for i in where]
 
 
-def make_case(name: str, dtype: DType) -> Case:
-    b = Body(dtype)
-    region = b.region(*MAKERS[name](b))
-    verify(Graph(tuple(b.inputs), region.results))
-    generator = torch.Generator().manual_seed(len(name))
-    operands = []
-    for value in b.inputs:
-        shape = value.type.concrete(COUNTS)
-        if value.type.dtype.is_int:
-            rows = torch.randperm(TABLE, generator=generator)[: shape[0]]
-            operands.append(rows.view(-1, *[1] * (len(shape) - 1)).expand(shape).to(torch.int32).contiguous())
-        else:
-            operands.append(torch.randn(shape, generator=generator).to(torch_dtype(value.type.dtype)))
-    kernel = lower_region(f"test_{name}", region)
-    return Case(region, kernel, operands, run_body(region.attrs["body"], operands))
+_kernels: dict[tuple[str, DType], Case] = {}
 
 
-DTYPES = (DType.F32, DType.BF16)
-_cases: dict[tuple[str, DType], Case] = {}
+def kernel_of(name: str, dtype: DType) -> Case:
+    if (name, dtype) not in _kernels:
+        body, b = case_of(name, dtype).body, Body(dtype)
+        region = b.node("kernel.region", body.inputs, {"anchor": "rowwise", "body": body, "name": "test"})
+        _kernels[name, dtype] = Case(region, lower_region(f"test_{name}", region))
+    return _kernels[name, dtype]
 
 
-def case_of(name: str, dtype: DType) -> Case:
-    if (name, dtype) not in _cases:
-        _cases[name, dtype] = make_case(name, dtype)
-    return _cases[name, dtype]
-
-
-@pytest.fixture(params=sorted(MAKERS))
+@pytest.fixture(params=sorted(BODIES))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -293,7 +68,7 @@ def dtype(request: pytest.FixtureRequest) -> DType:
 @pytest.fixture
 def case(name: str, dtype: DType) -> Case:
     """One case; a test that parametrizes `name` itself chooses which."""
-    return case_of(name, dtype)
+    return kernel_of(name, dtype)
 
 
 @pytest.fixture
@@ -305,6 +80,18 @@ def body(dtype: DType) -> Body:
 @pytest.fixture(scope="session")
 def interpreted() -> dict[tuple[str, DType], list[torch.Tensor]]:
     """The results of every case, by name and element type, from one interpreter process."""
-    keys = [(name, dtype) for name in sorted(MAKERS) for dtype in DTYPES]
-    outs = run_interpreted([case_of(*key).run() for key in keys])
-    return {key: case_of(*key).results(tensors) for key, tensors in zip(keys, outs, strict=True)}
+    keys = [(name, dtype) for name in sorted(ALL) for dtype in (*DTYPES, DType.F16)]
+    outs = run_interpreted([kernel_of(*key).run(case_of(*key).tensors) for key in keys])
+    return {key: kernel_of(*key).results(tensors) for key, tensors in zip(keys, outs, strict=True)}
+
+
+@pytest.fixture
+def results(
+    interpreted: dict[tuple[str, DType], list[torch.Tensor]],
+) -> Callable[[str, DType], list[torch.Tensor]]:
+    return lambda name, dtype: interpreted[name, dtype]
+
+
+@pytest.fixture
+def refused() -> Callable[[str, DType], str | None]:
+    return lambda name, dtype: None

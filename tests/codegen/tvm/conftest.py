@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from row_bodies import Case
+from row_cases import Case
 
 from inferir.codegen.tvm.build.build_module import build_module
 from inferir.codegen.tvm.driver import step_driver as pool
@@ -139,12 +139,13 @@ def runner(load: Callable[[str, Target], ctypes.CDLL]) -> Iterator[Callable[...,
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    as_stored = {torch.bfloat16: torch.int16, torch.bool: torch.uint8}
+    return tensor.view(as_stored.get(tensor.dtype, tensor.dtype)).numpy()
 
 
 def _tensor(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
     out = torch.from_numpy(array)
-    return out.view(torch.bfloat16) if like.dtype == torch.bfloat16 else out
+    return out.view(like.dtype)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ ALLOWED = {
     "passes/canonicalise/canonicalise.py": "one rewrite rule per op, each for that op alone",
     "passes/insert/token_major.py": "one rule per op that changes shapes, each for that op alone",
     "passes/recognise/recognise_rms_norm.py": "the last op of what is recognised",
-    "codegen/tvm/evaluate.py": "the backend's table of emitters",
     "codegen/lower/evaluate.py": "one form per op that joins values or has none, in the one walk over inner graphs",
     "codegen/triton/emitter.py": "the backend's start values of reductions",
     "codegen/lower/views.py": "how each view moves the index: the one walk over inner graphs",

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from row_bodies import draw_case
+from draw_bodies import draw_case
 
 from inferir.ir.errors import IRError
 from inferir.ir.formats.int8_rows import FORMAT as INT8_ROWS

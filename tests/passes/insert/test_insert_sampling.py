@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from row_bodies import draw_operands
+from draw_bodies import draw_operands
 
 from inferir.ir.errors import PassError
 from inferir.ir.graph.graph import structural_text

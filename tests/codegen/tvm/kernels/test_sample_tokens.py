@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
+import draw_bodies as bodies
 import pytest
-import row_bodies as bodies
 import torch
-from row_bodies import Case, draw_case
+from draw_bodies import Case, draw_case
 
 from inferir.ir.contract.step_inputs import DRAW_INPUTS
 from inferir.ir.contract.target import Target
