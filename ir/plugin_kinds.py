@@ -27,7 +27,7 @@ KINDS = (
     PluginKind("passes", (COMPILE,), "inferir.passes.plugin_passes:PASSES"),
     PluginKind("ops", (COMPILE,), "inferir.ir.graph.registry:DIALECTS"),
     PluginKind("backends", (COMPILE,), "inferir.codegen.backends:BACKENDS"),
-    PluginKind("formats", (COMPILE,)),
+    PluginKind("formats", (COMPILE,), "inferir.ir.weight_format:FORMATS"),
     PluginKind("kv", (COMPILE, SERVE)),
     PluginKind("executors", (SERVE,), "inferir.runtime.executor.executors:EXECUTORS"),
     PluginKind("routes", (SERVE,), "inferir.server.routes:ROUTES", "--allow-route"),
