@@ -52,9 +52,9 @@ class Measured:
 
 def capture(
     llm: Any, tokens: int, sequences: int, prompt: int, repeats: int, probe: LimitProbe
-) -> tuple[Any, Any, list[Group], np.ndarray]:
-    """Run `sequences` prompts until a step of `tokens` tokens comes; its bucket, counts, groups of runs and attention
-    items."""
+) -> tuple[Any, Any, list[Group], dict[str, np.ndarray]]:
+    """Run `sequences` prompts until a step of `tokens` tokens comes; its bucket, counts, groups of runs, and attention
+    items by step input."""
     from inferir import SamplingParams
 
     executor = llm.engine.executor
@@ -71,7 +71,8 @@ def capture(
                 seconds = np.array([_stamps(program, counts) for _ in range(-(-repeats // GROUPS))])
                 limits.append(probe.measure())
                 groups.append((_larger(*limits[-2:]), seconds))
-            found.append((program.bucket, counts, groups, executor.inputs["attn_items"].copy()))
+            items = {g.items: executor.inputs[g.items].copy() for g in llm.manifest.kv if g.items}
+            found.append((program.bucket, counts, groups, items))
         return run(step)
 
     rng = random.Random(0)

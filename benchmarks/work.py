@@ -41,13 +41,15 @@ class Work:
         return max(times, key=lambda name: times[name])
 
 
-def region_work(region: Node, counts: StepCounts, items: npt.NDArray[np.int32]) -> Work:
-    """`items` [A, 6] are the attention work items of the step (`inferir.ir.contract.split_kv`)."""
+def region_work(region: Node, counts: StepCounts, items: Mapping[str, npt.NDArray[np.int32]]) -> Work:
+    """`items` are the attention work items [A, 6] of the step (`inferir.ir.contract.split_kv`), by their step input."""
     sizes = {T: counts.tokens, S: counts.seqs, R: counts.rows, A: counts.items, G: counts.argmax}
     body: Graph = region.attrs["body"]
     ops = {n.op: n for n in body.nodes}
     if "attn.paged" in ops:
-        return _attention(ops["attn.paged"], counts, items)
+        attention = ops["attn.paged"]
+        of = region.operands[body.inputs.index(attention.operands[4])]
+        return _attention(attention, counts, items[of.node.attrs["name"]])
     made = [_bytes(v.type, sizes) for v in region.results if not _is_cache(v.type)]
     if made and not any(made):
         return Work(0, 0, 0)  # no such rows in this step

@@ -12,14 +12,14 @@ class PluginKind:
     """Entries of the group `inferir.NAME`.
 
     phases: `COMPILE` if their code runs while a model is compiled, which makes it part of cache keys; `SERVE` if it
-    runs in a server. registry: the place ("package.module:name") of the registry that reads them; "" if none does.
+    runs in a server. registry: the place ("package.module:name") of the registry that reads them.
     allow: the option of `inferir serve` that must name an entry before it takes part; "" where being installed is
     enough.
     """
 
     name: str
     phases: tuple[str, ...]
-    registry: str = ""
+    registry: str
     allow: str = ""
 
 
@@ -28,7 +28,7 @@ KINDS = (
     PluginKind("ops", (COMPILE,), "inferir.ir.graph.registry:DIALECTS"),
     PluginKind("backends", (COMPILE,), "inferir.codegen.backends:BACKENDS"),
     PluginKind("formats", (COMPILE,), "inferir.ir.weight_format:FORMATS"),
-    PluginKind("kv", (COMPILE, SERVE)),
+    PluginKind("kv", (COMPILE, SERVE), "inferir.ir.contract.kv_specs:KV_KINDS"),
     PluginKind("executors", (SERVE,), "inferir.runtime.executor.executors:EXECUTORS"),
     PluginKind("routes", (SERVE,), "inferir.server.routes:ROUTES", "--allow-route"),
     PluginKind("stats", (SERVE,), "inferir.server.engine.stat_sinks:SINKS", "--stat-sink"),

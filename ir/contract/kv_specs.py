@@ -5,7 +5,8 @@ far back a token reads, and which manager of the runtime decides what a sequence
 `block_size` token slots; token slot `block * block_size + offset` is one token's place. Block 0 is the null block: it
 is never handed out, and stands in block tables for positions that are not kept.
 
-A new kind of cache is a spec class in the registry below, a manager (often that of its base class), and kernels.
+A new kind of cache is a spec class in the registry below (or an entry point of the group `inferir.kv`, whose name is
+the class's tag), a manager (often that of its base class), and kernels.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import msgspec
 
 from inferir.ir.errors import ArtifactError, IRError
 from inferir.ir.graph.dtypes import DType
+from inferir.ir.plugin_registry import PluginRegistry
 
 NULL_BLOCK = 0
 
@@ -143,7 +145,14 @@ class SlidingWindowSpec(AttentionSpec, frozen=True, kw_only=True, tag="sliding_w
         return self.window
 
 
-KV_KINDS: dict[str, type[KVCacheSpec]] = {"full_attention": FullAttentionSpec, "sliding_window": SlidingWindowSpec}
+def _check(kind: Any) -> str | None:
+    derived = isinstance(kind, type) and issubclass(kind, KVCacheSpec) and issubclass(kind, msgspec.Struct)
+    return None if derived else "it is not a struct derived from KVCacheSpec"
+
+
+KV_KINDS: PluginRegistry[type[KVCacheSpec]] = PluginRegistry("kv", "KV cache kind", ArtifactError, _check)
+KV_KINDS.add("full_attention", FullAttentionSpec)
+KV_KINDS.add("sliding_window", SlidingWindowSpec)
 
 
 def decode_spec(type_: type, record: Any) -> Any:
@@ -151,6 +160,7 @@ def decode_spec(type_: type, record: Any) -> Any:
     if type_ is not KVCacheSpec:
         raise NotImplementedError(type_.__name__)
     kind = record.get("type") if isinstance(record, dict) else None
-    if kind not in KV_KINDS:
-        raise ArtifactError(f"manifest.json: there is no KV cache kind {kind!r}; known: {', '.join(KV_KINDS)}")
-    return msgspec.convert(record, KV_KINDS[kind])
+    try:
+        return msgspec.convert(record, KV_KINDS.get(str(kind)))
+    except ArtifactError as error:
+        raise ArtifactError(f"manifest.json: {error}") from None

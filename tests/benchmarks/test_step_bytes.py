@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 
+import families
 import numpy as np
 import pytest
 from artifacts import VOCAB, write_model
@@ -84,9 +85,16 @@ class Program:
         self.weights = self.result.graph.weights()
         self.checkpoint = load_file(model / "model.safetensors")
 
-    def work(self, bucket: BucketRecord, tokens: int, greedy: bool = False) -> list[Work]:
-        """What each operation has to do in a step of `tokens` sequences that decode."""
-        items = np.array([[s, s, 1, BEFORE + s, -1, 0] for s in range(tokens)], np.int32)
+    def work(self, bucket: BucketRecord, tokens: int, greedy: bool = False, **before: int) -> list[Work]:
+        """What each operation has to do in a step of `tokens` sequences that decode. `before`: cached tokens of the
+        first of them, by input of work items, where it is not `BEFORE`.
+        """
+        items = {
+            str(g.items): np.array(
+                [[s, s, 1, before.get(str(g.items), BEFORE) + s, -1, 0] for s in range(tokens)], np.int32
+            )
+            for g in self.result.kv
+        }
         rows, without = (0, tokens) if greedy else (tokens, 0)
         counts = StepCounts(tokens, tokens, rows, tokens, argmax=without)
         found = []
@@ -149,3 +157,20 @@ def test_operations_of_a_step_and_the_activations_between_them(program: Program)
             assert list(zip(names, values, strict=True)) == STEP
             values = [w.activations / (BF16 * tokens) for w in program.work(bucket, tokens, greedy=True)]
             assert list(zip(names, values, strict=True)) == GREEDY_STEP
+
+
+def test_attention_reads_what_the_work_items_of_its_reach_say(tmp_path: Path) -> None:
+    """A window's items count positions from the beginning of its block table."""
+    program = Program(families.write(families.gemma3(), tmp_path / "model"))
+    bucket = program.buckets[0]
+    (windowed, full) = program.result.kv
+    assert (windowed.items, full.items) == ("attn_items.0", "attn_items.1")
+
+    def visible(**before: int) -> int:
+        work = program.work(bucket, 1, **before)
+        named = [bucket.kernels[call.kernel].name for call in bucket.program]
+        cached = sum(w.memory for w, name in zip(work, named, strict=True) if name.endswith("_attention"))
+        return cached // (BF16 * 2 * 24)  # keys and values of the one head
+
+    assert visible(**{"attn_items.0": 3, "attn_items.1": 200}) == 4 + 201
+    assert visible(**{"attn_items.0": 30, "attn_items.1": 200}) == 8 + 201

@@ -51,13 +51,12 @@ def _entries(kind: PluginKind, built_in: bool) -> Iterator[Plugin]:
     registry: PluginRegistry[Any] = PluginRegistry(kind.name, "entry")
     if not built_in and not registry.all():
         return  # so that no registry is imported, and what it needs, without anything to show of it
-    problem = "" if kind.registry else "this version has no use for entries of this kind"
-    if kind.registry:
-        module, _, name = kind.registry.partition(":")
-        try:
-            registry = getattr(importlib.import_module(module), name)
-        except ImportError as error:
-            problem = one_line(str(error))
+    module, _, name = kind.registry.partition(":")
+    problem = ""
+    try:
+        registry = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        problem = one_line(str(error))
     if not problem and not kind.allow:
         registry.load([info.name for info in registry.all() if info.origin != BUILT_IN])
     for info in registry.all():

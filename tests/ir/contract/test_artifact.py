@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from plugin_distributions import write_distribution
 from small_limits import limits
 
 from inferir.ir.contract.artifact import (
@@ -95,6 +99,19 @@ def test_round_trip(tmp_path: Path) -> None:
     assert str(tmp_path).encode() not in raw
 
 
+LATENT = """
+import msgspec
+from inferir.ir.contract.kv_specs import KVCacheSpec, KVTensor
+from inferir.ir.graph.dtypes import DType
+class Latent(KVCacheSpec, msgspec.Struct, frozen=True, kw_only=True, tag="latent"):
+    block_size: int
+    rank: int
+    @property
+    def tensors(self):
+        return (KVTensor("latent", (self.block_size, self.rank), DType.F32),)
+"""
+
+
 def test_specs_round_trip_by_tag() -> None:
     window = SlidingWindowSpec(block_size=16, kv_heads=1, head_dim=4, value_dim=6, dtype=DType.F32, window=5)
     group = KVCacheGroup(spec=window, layers=(0, 2))
@@ -104,6 +121,30 @@ def test_specs_round_trip_by_tag() -> None:
         ("v", (1, 16, 6, 1), 384),
     ]
     assert window.page_bytes == 640
+
+
+def test_a_kind_of_cache_that_nobody_brings_is_named() -> None:
+    raw = b'{"spec":{"type":"latent","block_size":16},"layers":[0]}'
+    known = "manifest.json: unknown KV cache kind 'latent'; known: full_attention, sliding_window"
+    with pytest.raises(ArtifactError, match=known):
+        msgspec.json.decode(raw, type=KVCacheGroup, dec_hook=decode_spec)
+
+
+def test_another_distribution_brings_a_kind_of_cache(tmp_path: Path) -> None:
+    write_distribution(tmp_path, "acme", LATENT, kv={"latent": "Latent"})
+    code = f"""if True:
+    import msgspec
+    from inferir.ir.contract.kv_groups import KVCacheGroup
+    from inferir.ir.contract.kv_specs import decode_spec
+    raw = {b'{"spec":{"type":"latent","block_size":16,"rank":6},"layers":[0]}'!r}
+    group = msgspec.json.decode(raw, type=KVCacheGroup, dec_hook=decode_spec)
+    assert msgspec.json.decode(msgspec.json.encode(group), type=KVCacheGroup, dec_hook=decode_spec) == group
+    print(group.spec.kind, group.spec.page_bytes, [name for name, *_ in group.caches()])
+    """
+    path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": path})
+    assert done.stdout == "latent 384 ['latentcache.0']\n"
 
 
 @pytest.mark.parametrize("name", ["kernels/a.so", "weights/w.safetensors"])
