@@ -28,6 +28,7 @@ KINDS = (
     PluginKind("ops", (COMPILE,), "inferir.ir.graph.registry:DIALECTS"),
     PluginKind("backends", (COMPILE,), "inferir.codegen.backends:BACKENDS"),
     PluginKind("formats", (COMPILE,), "inferir.ir.weight_format:FORMATS"),
+    PluginKind("tvm_formats", (COMPILE,), "inferir.codegen.tvm.kernels.microkernel:READERS"),
     PluginKind("kv", (COMPILE, SERVE), "inferir.ir.contract.kv_specs:KV_KINDS"),
     PluginKind("executors", (SERVE,), "inferir.runtime.executor.executors:EXECUTORS"),
     PluginKind("routes", (SERVE,), "inferir.server.routes:ROUTES", "--allow-route"),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from inferir.codegen.tvm.kernels.kv_prefetch import KV_PARAMS, KvAhead, find_pieces, list_bytes, write_list
 from inferir.codegen.tvm.kernels.microkernel import MicroKernel, micro_kernel, tile_function
-from inferir.codegen.tvm.llvm.llvm_lib import call, sync
+from inferir.codegen.tvm.llvm.llvm_lib import sync
 from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Stream, Writer, entry_head, pieces, ramp
 from inferir.ir.errors import CodegenError
 from inferir.ir.weight_blocks import BLOCK
@@ -248,27 +248,3 @@ def _piece(w: Writer, epilogue: Epilogue, interleave: int, at: str, column: str,
         w.line(f"{bound}: T.let = ACC[{ramp(f'{at} + {16 * p}', lanes)}]")
     w.line(f"column: T.let[T.int32] = {column}")
     w.lines(epilogue("row", Columns(lanes, "column", names)))
-
-
-def store_epilogue(
-    out_dtype: str, out_row_stride: int, residual: str | None = None
-) -> tuple[Epilogue, tuple[Param, ...]]:
-    """A plain epilogue for tests and simple kernels: out = acc (+ residual), stored as "f32" or "bf16".
-
-    Returns the epilogue and its extra parameters: `out`, and `res` if `residual` names the residual's dtype. With
-    interleaved weights the two parts are multiplied.
-    """
-    kinds = {"f32": "float32", "bf16": "uint16"}
-    extra = [Param("out", kinds[out_dtype])]
-    if residual:
-        extra.append(Param("res", kinds[residual]))
-
-    def epilogue(row: str, c: Columns) -> list[str]:
-        at = ramp(f"{row} * {out_row_stride} + {c.column}", c.lanes)
-        value = " * ".join(c.acc)
-        if residual:
-            old = f"res_b[{at}]"
-            value = f"{value} + {old if residual == 'f32' else call('inf_bf16_to_f32', c.lanes, old)}"
-        return [f"out_b[{at}] = {value if out_dtype == 'f32' else call('inf_f32_to_bf16', c.lanes, value)}"]
-
-    return epilogue, tuple(extra)

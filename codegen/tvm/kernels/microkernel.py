@@ -127,14 +127,14 @@ class MicroKernel:
         return next(v for v in (4, 2, 1) if rows == 1 or v == 1 or rows <= self.most_rows(v, features))
 
 
-_READERS: PluginRegistry[Mapping[str, MicroKernel]] = PluginRegistry("tvm_formats", "micro-kernel", CodegenError)
+READERS: PluginRegistry[Mapping[str, MicroKernel]] = PluginRegistry("tvm_formats", "micro-kernel", CodegenError)
 for _module in pkgutil.iter_modules(formats.__path__):
-    _READERS.add(_module.name.removeprefix("read_"), f"{formats.__name__}.{_module.name}:MICRO_KERNELS")
+    READERS.add(_module.name.removeprefix("read_"), f"{formats.__name__}.{_module.name}:MICRO_KERNELS")
 
 
 def micro_kernel(format: str, dtype: str) -> MicroKernel:
     """How rows of `dtype` ("bf16", "f32", or "i8") are multiplied with weights in a format. Raises `CodegenError`."""
-    found = _READERS.get(format)
+    found = READERS.get(format)
     if dtype not in found:
         raise CodegenError(f"no micro-kernel multiplies {dtype} with {format}")
     return found[dtype]

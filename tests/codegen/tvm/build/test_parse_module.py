@@ -3,12 +3,13 @@
 import pytest
 import tvm
 import tvm.script
+from store_epilogue import store_epilogue
 from tvm.script import ir, tirx
 
 from inferir.codegen.tvm.build.parse_module import _Reader, _UnsupportedError, parse_module
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source
 from inferir.codegen.tvm.kernels.attention import attention_kernels
-from inferir.codegen.tvm.kernels.matmul import MatmulTile, matmul_kernel, store_epilogue
+from inferir.codegen.tvm.kernels.matmul import MatmulTile, matmul_kernel
 from inferir.codegen.tvm.llvm.llvm_lib import library
 from inferir.codegen.tvm.source import helper_names
 from inferir.ir.contract.target import Target

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from store_epilogue import store_epilogue
 
 from inferir.codegen.tvm.kernels.kv_prefetch import CAPACITY, MOST_BLOCKS, PIECE, PIECE_STEPS, KvAhead
-from inferir.codegen.tvm.kernels.matmul import MatmulTile, matmul_kernel, store_epilogue
+from inferir.codegen.tvm.kernels.matmul import MatmulTile, matmul_kernel
 from inferir.codegen.tvm.prefetch_plan import SHARING, key_value_shares
 from inferir.ir.contract.split_kv import ITEM_WIDTH
 from inferir.ir.contract.target import Target

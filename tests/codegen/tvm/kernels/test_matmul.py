@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from store_epilogue import store_epilogue
 
-from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile, matmul_kernel, store_epilogue
+from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile, matmul_kernel
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
 
