@@ -90,13 +90,13 @@ class SamplingParams:
     structured: StructuredSpec | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for name, low, high in _INTEGERS:
+        for name, low, high in INTEGERS:
             value = getattr(self, name)
             if value is None and name not in _OPTIONAL:
                 raise RequestError(f"{name} must be an integer, not None", name)
             if value is not None:
                 object.__setattr__(self, name, _integer(name, value, low, high))
-        for name, least, most in _NUMBERS:
+        for name, least, most in NUMBERS:
             _number(name, getattr(self, name), least, most)
         if self.top_p < LEAST_TOP_P:
             object.__setattr__(self, "top_p", LEAST_TOP_P)
@@ -182,7 +182,7 @@ class SamplingParams:
 _NAMES = tuple(f.name for f in fields(SamplingParams))
 
 _OPTIONAL = ("max_tokens", "seed", "logprobs", "prompt_logprobs")
-_INTEGERS: tuple[tuple[str, int, int | None], ...] = (
+INTEGERS: tuple[tuple[str, int, int | None], ...] = (
     ("max_tokens", 1, None),
     ("seed", -(2**63), 2**64 - 1),
     ("n", 1, MAX_ANSWERS),
@@ -191,7 +191,8 @@ _INTEGERS: tuple[tuple[str, int, int | None], ...] = (
     ("logprobs", 0, MAX_LOGPROBS),
     ("prompt_logprobs", 0, MAX_LOGPROBS),
 )
-_NUMBERS = (
+"""Fields that are integers, with the least and the largest (None: as large as an integer may be)."""
+NUMBERS = (
     ("temperature", 0.0, 100.0),
     ("top_p", 0.0, 1.0),
     ("min_p", 0.0, 1.0),
@@ -199,6 +200,7 @@ _NUMBERS = (
     ("frequency_penalty", -2.0, 2.0),
     ("repetition_penalty", 0.0, 100.0),
 )
+"""Fields that are numbers, with the least and the largest."""
 
 
 def seed_i32(seed: int | None) -> int:

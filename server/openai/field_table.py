@@ -9,7 +9,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from inferir.runtime.sampling.sampling_params import MAX_LOGPROBS, SamplingParams
+from inferir.ir.contract.step_inputs import STEP_INPUTS
+from inferir.runtime.sampling.sampling_params import INTEGERS, MAX_LOGPROBS, NUMBERS, SamplingParams
 from inferir.server.http.http_errors import ApiError
 from inferir.server.openai.effects import DEPENDS, IDLE, OBEYED, REFUSED
 from inferir.server.openai.kinds import (
@@ -36,14 +37,8 @@ _OWN = ("max_tokens", "n", "logprobs", "structured", "kept_special_ids")
 SAMPLING = tuple(f.name for f in dataclasses.fields(SamplingParams) if f.name not in _OWN)
 
 _SAMPLING_KINDS: Mapping[str, Kind] = {
-    **dict.fromkeys(
-        ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
-        Anything("number"),
-    ),
-    "top_k": Integer(-1),
-    "seed": Integer(-(2**63), 2**64 - 1),
-    "min_tokens": Integer(0),
-    "prompt_logprobs": Integer(0, MAX_LOGPROBS),
+    **{name: Anything("number") for name, *_ in NUMBERS},
+    **{name: Integer(low, high) for name, low, high in INTEGERS},
     **dict.fromkeys(("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"), Flag()),
     **dict.fromkeys(("stop_token_ids", "allowed_token_ids", "bad_words"), Anything("array")),
     "logit_bias": Anything("object"),
@@ -69,7 +64,15 @@ _SAMPLING_NOTES: Mapping[str, str] = {
     "frequency_penalty": "from -2 to 2",
     "repetition_penalty": "1 has no effect",
 }
-_SAMPLING_FIELDS = tuple(Field(name, _SAMPLING_KINDS[name], OBEYED, _SAMPLING_NOTES[name]) for name in SAMPLING)
+
+
+def _sampling(name: str) -> Field:
+    """A field of sampling; what nothing is said of here means what the kernel's input of that name does."""
+    note = _SAMPLING_NOTES.get(name) or STEP_INPUTS[name].meaning
+    return Field(name, _SAMPLING_KINDS[name], OBEYED, note)
+
+
+_SAMPLING_FIELDS = tuple(map(_sampling, SAMPLING))
 
 
 class _Structure(Record):

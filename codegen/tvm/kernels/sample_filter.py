@@ -12,6 +12,7 @@ that depends on the row's own values only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from inferir.codegen.tvm.llvm.llvm_lib import call
@@ -112,15 +113,22 @@ def scale(out: Writer, at: RowScratch, heat: str) -> None:
     out.line(f"d_top[0] = {call('inf_hmax', LANES, _all('acc'))}")
 
 
-def threshold(out: Writer, at: RowScratch, top_k: str, top_p: str, min_p: str) -> None:
-    """`d_thr[0]`: the smallest value of the row that may be drawn."""
+def limited(at: RowScratch, given: Mapping[str, str]) -> str:
+    """Whether a row has a filter that may remove something; `given` are its sampling parameters by name."""
+    k, p, low = given["top_k"], given["top_p"], given["min_p"]
+    return f"({k} > 0 and {k} < {at.valid}) or {p} < T.float32(1.0) or {low} > T.float32(0.0)"
+
+
+def threshold(out: Writer, at: RowScratch, given: Mapping[str, str]) -> None:
+    """`d_thr[0]`: the smallest value of the row that may be drawn; `given` are its sampling parameters by name."""
+    top_k, top_p, min_p = given["top_k"], given["top_p"], given["min_p"]
     out.line(f"d_thr[0] = {f32(LOWEST)}")
     with out.block(f"if d_top[0] >= {f32(LOWEST)} and d_top[0] <= {f32(-LOWEST)}:"):
         with out.block(f"if {min_p} > T.float32(0.0):"):
             out.line(f"d_thr[0] = T.max(d_thr[0], d_top[0] + {call('inf_log', 1, min_p)})")
         with out.block("for phase in range(2):"):
-            limited = f"(phase == 0 and {top_k} > 0 and {top_k} < {at.valid})"
-            with out.block(f"if {limited} or (phase == 1 and {top_p} < T.float32(1.0)):"):
+            wanted = f"(phase == 0 and {top_k} > 0 and {top_k} < {at.valid})"
+            with out.block(f"if {wanted} or (phase == 1 and {top_p} < T.float32(1.0)):"):
                 _weights(out, at)
                 out.line(f'd_goal[0] = T.Cast("float32", {top_k})')
                 _coarse(out, at, top_p)

@@ -11,6 +11,7 @@ from inferir.codegen.tvm.kernels.reduce import Accumulator
 from inferir.codegen.tvm.kernels.sample_filter import RowScratch
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.source import Writer, f32, ramp, splat, vtype
+from inferir.ir.contract import step_inputs
 from inferir.ir.contract.step_inputs import DRAW_INPUTS, mask_words
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.graph import Node
@@ -84,14 +85,14 @@ class _Draw:
         best.declare_result(out)
         draw_filter.declare(out)
         best.reset(out)
-        scalars = ("temperature", "top_k", "top_p", "min_p", "masked", "edit_count")
-        heat, k, p, low, masked, edits = (self._scalar(name) for name in scalars)
-        filters = f"({k} > 0 and {k} < {self.scratch.valid}) or {p} < T.float32(1.0) or {low} > T.float32(0.0)"
+        given = {i.name: self._scalar(i.name) for i in DRAW_INPUTS if i.writer is step_inputs.Writer.PARAMS}
+        masked, edits = (self._scalar(name) for name in ("masked", "edit_count"))
+        heat, filters = given["temperature"], draw_filter.limited(self.scratch, given)
         with out.block(f"if {masked} != 0 or {edits} > 0 or ({heat} > T.float32(0.0) and ({filters})):"):
             self._copy(masked, edits)
             with out.block(f"if {heat} > T.float32(0.0):"):
                 draw_filter.scale(out, self.scratch, heat)
-                draw_filter.threshold(out, self.scratch, k, p, low)
+                draw_filter.threshold(out, self.scratch, given)
                 self._sweep_scratch(hot=True)
             with out.block("else:"):
                 self._sweep_scratch(hot=False)

@@ -82,10 +82,9 @@ EXAMPLES: dict[str, tuple[Callable[[], tuple[torch.Tensor, ...]], dict[str, Any]
         {"role": "k", "block_size": 8},
     ),
 }
-UNARY = "neg exp log sqrt rsqrt reciprocal abs sin cos tanh sigmoid silu relu erf softplus"
-BINARY = "add sub mul div pow maximum minimum lt le gt ge eq ne"
-EXAMPLES |= {f"tensor.{name}": (lambda: (rand(*X),), {}) for name in UNARY.split()}
-EXAMPLES |= {f"tensor.{name}": (lambda: (rand(*X), rand(*X)), {}) for name in BINARY.split()}
+for name, op in all_ops().items():
+    if name.startswith("tensor.") and isinstance(op.arity, int) and op.arity and not op.attrs:
+        EXAMPLES.setdefault(name, (lambda count=op.arity: tuple(rand(*X) for _ in range(count)), {}))
 NOT_HERE = {
     "tensor.arange": "no operands",
     "tensor.full": "no operands",
