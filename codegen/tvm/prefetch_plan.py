@@ -13,16 +13,16 @@ from inferir.ir.contract.symbols import Limits
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.graph import Node
 
-SHARING = 4  # products that ask for keys and values between two attentions
+SHARING = 4  # products that prefetch keys and values between two attentions
 
 
 def prefetch_plan(regions: Mapping[str, Node], limits: Limits) -> dict[str, KvAhead]:
-    """What products ask for early, by digest of their region."""
+    """What products prefetch, by digest of their region."""
     return key_value_shares(_token_products(regions), _kv_sizes(regions.values(), limits))
 
 
 def key_value_shares(sizes: Mapping[str, int], kv: KvAhead | None) -> dict[str, KvAhead]:
-    """What products ask for early, by digest: the one of largest size for a half of `kv`, the next for a half of the
+    """What products prefetch, by digest: the one of largest size for a half of `kv`, the next for a half of the
     rest, and so on, since compute-bound products leave bandwidth idle for as long as they take."""
     if kv is None:
         return {}
@@ -43,7 +43,7 @@ def _token_products(regions: Mapping[str, Node]) -> dict[str, int]:
 
 
 def _kv_sizes(regions: Iterable[Node], limits: Limits) -> KvAhead | None:
-    """What products may ask for early, if the attentions among `regions` have caches of one shape."""
+    """What products may prefetch, if the attentions among `regions` have caches of one shape."""
     found = set()
     for region in regions:
         if region.attrs["anchor"] == "attention":

@@ -39,7 +39,7 @@ class RegionContext(Context):
     """What a lowering is given beside the region's body.
 
     name: that of the kernel, or the first part of it where there are several; prefetch: what a product of many rows
-    asks for beside its own weights.
+    prefetches beside its own weights.
     """
 
     name: str = "k"

@@ -71,7 +71,7 @@ class ChunkKernel:
     number of an int32 parameter, it may contain `STORED_COUNT` too: what that parameter's first element is when the
     operation starts, 0 for a negative one.
     `scratch_bytes` is the scratch memory each thread must provide. `shared` are functions the text calls that other
-    kernels may call too; a module holds each of them once. `stream` is what threads without work may ask for early.
+    kernels may call too; a module holds each of them once. `stream` is what threads without work may prefetch.
     `upward` says that a thread should run the chunks it has claimed in their order, which makes one long stream of what
     they read: for kernels that leave it to the processor to have that ready.
     """

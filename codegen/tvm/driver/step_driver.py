@@ -9,7 +9,7 @@ unless the kernel wants them upwards.
 claimed by compare-and-swap by the calling thread (the leader) and by the workers, and it ends when its chunks are done,
 not when every worker has answered, so a worker without a core holds up at most the chunks it has claimed. The leader
 goes up from the first chunk and workers go down from the last, so that a thread mostly meets the rows that it has
-written itself, which another core would have to ask for line by line. A claim takes
+written itself, which another core would have to fetch line by line. A claim takes
 two thirds of a thread's share of the chunks that are left, `MOST_CLAIMED` at most (guided self-scheduling,
 Polychronopoulos and Kuck 1987): while much is left, few words travel between cores and a thread reads memory in one
 long run; the end is shared chunk by chunk. An operation of one chunk runs on the leader without being published. How
@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferir.codegen.tvm.driver import weight_prefetch as read_ahead
+from inferir.codegen.tvm.driver import weight_prefetch
 from inferir.codegen.tvm.llvm.llvm_lib import sync
 from inferir.codegen.tvm.source import COUNT_NAMES, STORED_COUNT, ChunkKernel, Writer
 from inferir.ir.contract import abi
@@ -139,7 +139,7 @@ def _step(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
                 w.line(f"T.evaluate(Mod.dispatch({row}, 0, total[0], counts, {scratch}))")
             with w.block("elif total[0] > 1:"):
                 w.line(f"CTRL[{abi.ROW}] = {sync('inf_addr', row)}")
-                read_ahead.announce(w, kernels)
+                weight_prefetch.publish(w, kernels)
                 w.line(f"T.evaluate(Mod.run_op(ctrl, {row}, counts, {scratch}, total[0]))")
             _stamp(w, "i + 1")
         w.line("return T.int32(0)")
@@ -186,7 +186,7 @@ def _run_op(w: Writer) -> None:
         w.line(f"patience: T.let[T.int64] = {patience}")
         with w.block(f"while {sync('inf_load_i64', _address(abi.DONE))} < T.cast(total, 'int64'):"):
             with w.block("if more[0] < 2000:"):
-                read_ahead.ask(w, "more[0]", read_ahead.LEADER, _claim)
+                weight_prefetch.prefetch(w, "more[0]", weight_prefetch.LEADER, _claim)
                 w.line("more[0] = more[0] + 1")
                 w.line(f"T.evaluate({sync('inf_pause')})")
             with w.block("else:"):
@@ -230,7 +230,7 @@ def _worker(w: Writer) -> None:
         with w.block(f"while {sync('inf_load_i32', _address(abi.STOP))} == 0:"):
             _claim_and_run(w, scratch)
             with w.block("elif idle[0] < spin:"):
-                read_ahead.ask(w, "idle[0]", "tid", _claim)
+                weight_prefetch.prefetch(w, "idle[0]", "tid", _claim)
                 w.line("idle[0] = idle[0] + 1")
                 w.line(f"T.evaluate({sync('inf_pause')})")
             with w.block("else:"):

@@ -19,7 +19,7 @@ LINES_ASKED = 8  # cache lines each time that a thread finds no work
 _MOST_BYTES = 256 * 1024  # a part of the second-level cache
 
 
-def announce(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
+def publish(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
     """Leave in the control block what the next operation after `i` that streams will read, round the table's end.
 
     The address is written last: threads that find it look at the rest. What an operation with a counter will read is
@@ -42,7 +42,7 @@ def announce(w: Writer, kernels: Sequence[ChunkKernel]) -> None:
                     w.line(f"CTRL[{abi.AHEAD}] = TABLE[op + {1 + stream.param}]")
 
 
-def ask(w: Writer, look: str, tid: str, claim: Callable[[str], str]) -> None:
+def prefetch(w: Writer, look: str, tid: str, claim: Callable[[str], str]) -> None:
     """Prefetch the next lines of what thread `tid` will probably claim, when it finds no work for the `look`-th time.
 
     `claim` writes how many of the chunks that are left, a TIR expression, a thread claims.

@@ -1,8 +1,8 @@
-"""What a matrix product asks for while it multiplies: weights of its next block, and what the next attention reads.
+"""What a matrix product prefetches while it multiplies: weights of its next block, and what the next attention reads.
 
 A micro-kernel takes a list of addresses, one per `PIECE` bytes, and prefetches `LINES_AHEAD` lines of them per step
-(`microkernel.py`). The first calls within a panel ask for the block that the same thread multiplies next. Further
-ones would ask for it again; where many rows leave memory idle, they ask for keys and values instead.
+(`microkernel.py`). The first calls within a panel prefetch the block that the same thread multiplies next. Further
+ones would do so again; in compute-bound products, which leave bandwidth idle, they prefetch keys and values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from inferir.ir.contract.split_kv import ITEM_WIDTH
 from inferir.ir.weight_blocks import BLOCK
 
 CALLS = 4 // LINES_AHEAD
-"""Calls of micro-kernels over all of K that ask for a whole block: a step of it has four lines."""
+"""Calls of micro-kernels over all of K that prefetch a whole block: a step of it has four lines."""
 
 MOST_BLOCKS = 32  # of a sequence; longer ones are read by the attention itself, at the speed of memory
 CAPACITY = 256  # pieces of keys and values that a chunk asks for
@@ -26,7 +26,7 @@ CAPACITY = 256  # pieces of keys and values that a chunk asks for
 @dataclass(frozen=True)
 class KvAhead:
     """Sizes of what the next attention reads: bytes of a block's keys and values (all heads), tokens per block, row
-    length of block tables. A product asks for each `stride`-th block of a sequence, from `first` on."""
+    length of block tables. A product prefetches each `stride`-th block of a sequence, from `first` on."""
 
     key_bytes: int
     value_bytes: int

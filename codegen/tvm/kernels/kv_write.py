@@ -14,7 +14,7 @@ from inferir.ir.graph.dtypes import DType
 
 
 def prefetch(out: Writer, e: TvmEmitter, w: CacheWrite) -> None:
-    """Ask for the cache lines that a row's keys or values go to while the row is being computed.
+    """Prefetch the cache lines that a row's keys or values go to while the row is being computed.
 
     A row of keys touches a line per channel pair, all of them far from each other and, in decoding, out of the caches:
     stores alone would wait for one after the other.

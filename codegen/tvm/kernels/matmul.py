@@ -55,14 +55,14 @@ class MatmulTile:
 
     @property
     def prefetches(self) -> bool:
-        """Whether tiles ask for what comes next. One that is alone in its panel waits for memory itself, and the
+        """Whether tiles prefetch what comes next. One that is alone in its panel waits for memory itself, and the
         processor sees one long stream."""
         return self.panel > self.rows
 
 
 @dataclass(frozen=True)
 class Lists:
-    """Places in scratch memory, in floats, of the list of what a tile asks for, and of pieces of keys and values."""
+    """Places in scratch memory, in floats, of the list of what a tile prefetches, and of pieces of keys and values."""
 
     at: int
     kv_at: int | None = None
@@ -110,7 +110,7 @@ def matmul_kernel(
 
     dtype: of x, "bf16" (K and the row stride must be even) or "f32". x_row_stride: elements between rows of x, default
     K. interleave: 1 or 2. rows_symbol: the count that is the number of rows. `features` are LLVM feature names. kv:
-    what a tile that prefetches asks for beside weights; `KV_PARAMS` are then the last parameters. format: of the
+    what a tile prefetches beside weights; `KV_PARAMS` are then the last parameters. format: of the
     weight. Raises `CodegenError` naming the kernel for sizes it cannot take.
     """
     stride = k if x_row_stride is None else x_row_stride
@@ -179,8 +179,8 @@ def call_tile(
 
     x: the first element of the tile's rows, which are `stride` apart; weights: buffers of the stored tensors, of which
     the block `block` is meant; acc: place of accumulator `{}`; steps: those of a block. lists: for kernels that
-    prefetch; tile `t` of `tiles` asks for its share of `next_block`. chosen: for kernels that take a list, its address
-    and length.
+    prefetch; tile `t` of `tiles` prefetches its share of `next_block`. chosen: for kernels that take a list, its
+    address and length.
     """
     for part in range(0, 4, vectors):
         at = [

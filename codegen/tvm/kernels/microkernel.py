@@ -10,10 +10,10 @@ that store several tensors have several parameters in the place of `w`. One loop
 size, so a row's result does not depend on which variant computed it.
 
 `NAME_ahead` has one more parameter after `acc`, the address of an int64 array `ahead` of addresses, one for every
-`PIECE_STEPS` steps, and asks for `LINES_AHEAD` cache lines there per step: what the same thread needs next, on its way
-from memory while these are multiplied (`kv_prefetch.py`). It also asks for what lies behind its rows of x, which are
-those of the next tile, a line per step: they may have been written by another core, and K is read in order from so many
-rows at once that the processor sees no streams.
+`PIECE_STEPS` steps, and prefetches `LINES_AHEAD` cache lines there per step: what the same thread needs next, on its
+way from memory while these are multiplied (`kv_prefetch.py`). It also prefetches what lies behind its rows of x, which
+are those of the next tile, a line per step: they may have been written by another core, and K is read in order from so
+many rows at once that the processor sees no streams.
 
 `NAME_listed` has one more parameter after `acc`, the address of an int32 array `list`; of all steps it takes those that
 are in its first `steps` entries.
@@ -33,7 +33,7 @@ from inferir.ir.plugin_registry import PluginRegistry
 from inferir.ir.weight_blocks import BLOCK
 
 LINES_AHEAD = 2
-"""Lines that a tile prefetches per step: two tiles ask for all of a block."""
+"""Lines that a tile prefetches per step: two tiles prefetch all of a block."""
 
 PIECE_STEPS = 16
 PIECE = PIECE_STEPS * LINES_AHEAD * 64
