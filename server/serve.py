@@ -135,6 +135,7 @@ class _Run:
         while service.client.phase != "ready":
             await asyncio.sleep(TICK / 5)
         say(f"ready after {time.monotonic() - self.started:.2f} s: {service.names[0]}")
+        say(f"KV cache: {service.client.kv}")
 
 
 def _tell_defaults(service: Service) -> None:

@@ -46,6 +46,7 @@ class Engine:
         self.tokenizer = tokenizer
         self.scheduler = Scheduler(options, kv)
         self.capacity = kv.capacity(limits.max_model_len, options.max_tokens)
+        self.kv_text = kv.text(self.capacity, options.max_tokens)
         self.requests = RequestMaker(executor, kv, limits, tokenizer, self.capacity)
         self.batch = InputBatch(
             executor,

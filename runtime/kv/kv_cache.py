@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from inferir.ir.contract.kv_groups import KVCacheGroup, plan_slabs
+from inferir.ir.system.quantities import count, size
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.managers import BlockTable, Find, manager_for
 from inferir.runtime.kv.prefix_cache import BlockHashes, PrefixCache, PrefixKey
@@ -98,6 +100,15 @@ class KVCache:
     def peak(self, tokens: int, step_tokens: int) -> int:
         """The most blocks one sequence of `tokens` tokens ever holds, computed at most `step_tokens` at a time."""
         return sum(m.peak(tokens, step_tokens) for m in self._managers)
+
+    def text(self, tokens: int, step_tokens: int) -> str:
+        """Its size, and what a sequence of `tokens` tokens takes of it in each group, for people."""
+        blocks = self.pool.num_blocks - 1
+        pairs = zip(self.groups, self._managers, strict=True)
+        kinds = Counter((g.spec.text, m.peak(tokens, step_tokens)) for g, m in pairs)
+        each = "; ".join(f"{peak:,} for each of {count(n, 'group')} of {text}" for (text, peak), n in kinds.items())
+        takes = f"; a sequence of {tokens:,} tokens takes at most {each}" if each else ""
+        return f"{size(blocks * self.block_bytes)} in {count(blocks, 'block')}{takes}"
 
     def demand(self, blocks: SequenceBlocks, tokens: int, step_tokens: int) -> int:
         """Blocks that a sequence will still take on its way to `tokens` tokens, `step_tokens` at a time."""

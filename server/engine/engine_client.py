@@ -143,6 +143,7 @@ class EngineClient:
     failure: InferirError | None = None
     stats: m.Stats = field(default_factory=m.Stats)
     capacity: int = 0
+    kv: str = ""
     restarts: int = 0
 
     def __post_init__(self) -> None:
@@ -331,7 +332,7 @@ class EngineClient:
                     accepted.set_exception(refused(message))
             case m.Ready():
                 self._handle.folder.remove()  # both ends are connected
-                self.capacity = message.capacity
+                self.capacity, self.kv = message.capacity, message.kv
                 self.phase = "ready"
 
     def _set_stats(self, stats: m.Stats) -> None:

@@ -183,7 +183,7 @@ def main(address: str, artifact: str, options: str) -> None:
     try:
         process = EngineProcess(load_engine(artifact, EngineOptions(**json.loads(options))), socket)
         process.warm_up()
-        process.send(m.Ready(process.engine.capacity))
+        process.send(m.Ready(process.engine.capacity, process.engine.kv_text))
         process.run()
         process.close()
     finally:

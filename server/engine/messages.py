@@ -46,9 +46,12 @@ class Shutdown(msgspec.Struct, array_like=True, tag=True):
 
 
 class Ready(msgspec.Struct, array_like=True, tag=True):
-    """The artifact is loaded and a first step has run; `capacity` bounds the tokens of a request."""
+    """The artifact is loaded and a first step has run; `capacity` bounds the tokens of a request. kv: the cache, for
+    people.
+    """
 
     capacity: int
+    kv: str
 
 
 class Failed(msgspec.Struct, array_like=True):

@@ -145,3 +145,16 @@ def test_number_of_blocks() -> None:
     assert blocks(None, available=10 * 512) == 5
     with pytest.raises(EngineError, match="kv_cache_memory of 1000 bytes is less than the smallest KV cache, 2 blocks"):
         blocks(1000)
+
+
+def test_the_text_of_a_cache_tells_what_a_sequence_takes_in_each_group() -> None:
+    """A step of 8 tokens reads up to 4 positions before its first one: 12 positions lie in at most 4 blocks of 4."""
+    groups = (group(FULL, 0), group(sliding(5), 1, table="1"), group(sliding(5), 2, table="2"))
+    page = 4 * 2 * 8 * 2 * 2
+    kv = KVCache(groups, BlockPool(4097))
+    assert kv.text(40, 8) == (
+        f"{4096 * page / 2**20:.1f} MiB in 4,096 blocks; a sequence of 40 tokens takes at most "
+        "10 for each of 1 group of full attention, 2 KV heads of 8; "
+        "4 for each of 2 groups of sliding window of 5, 2 KV heads of 8"
+    )
+    assert KVCache((), BlockPool(2)).text(40, 8) == "0 B in 1 block"
