@@ -93,4 +93,4 @@ def test_a_choice_that_the_generator_does_not_know_names_the_file() -> None:
 
 
 def test_products_are_recorded_as_they_are() -> None:
-    assert astuple(PRODUCT) == msgspec.structs.astuple(tuning_key(PRODUCT, TUNING, TARGET, 2))[:6]
+    assert astuple(PRODUCT) == msgspec.structs.astuple(tuning_key(PRODUCT, TUNING, TARGET, 2))[:7]

@@ -242,6 +242,6 @@ def test_a_link_in_the_cache_is_named_and_what_is_behind_it_stays(model: Path, w
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     (line,) = errors.splitlines()
-    assert f"{cache / 'v1' / 'incoming'} is a link" in line
+    assert f"{cache / 'v2' / 'incoming'} is a link" in line
     assert "everything came from it" in out
     assert (precious / "deep" / "file").exists()

@@ -69,10 +69,12 @@ class LocalEngine:
         self._stopped.append(job)
 
     def drop(self, jobs: Sequence[Job]) -> None:
-        """End those jobs that still run."""
+        """End those jobs that still run. What was held back of their text is lost: their text is the beginning of what
+        it would have become.
+        """
         with self.lock:
             for job in jobs:
-                self._end(job)
+                self._end(job, held=False)
 
     def close(self) -> None:
         with self.lock:
@@ -80,9 +82,9 @@ class LocalEngine:
                 self._closed = True
                 self._loop.close()
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: Job, *, held: bool = True) -> None:
         if not job.finished and (last := self._loop.abort(job.request.id)) is not None:
-            job.take(last)
+            job.take(last if held else last._replace(text=""))
 
     def _compiled(self, params: Sequence[SamplingParams]) -> dict[StructuredSpec, Future[Grammar]]:
         """The compiled grammars that `params` want. Raises `RequestError` if one cannot be compiled."""

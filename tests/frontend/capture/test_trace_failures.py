@@ -108,7 +108,7 @@ def test_code_that_depends_on_the_token_count_is_refused(inner: type[torch.nn.Mo
 
 
 def test_the_line_of_a_token_count_test_is_named() -> None:
-    with pytest.raises(UntraceableError, match=r"test_failures\.py:\d+"):
+    with pytest.raises(UntraceableError, match=r"test_trace_failures\.py:\d+"):
         export(Outer(Limited()).eval())
 
 

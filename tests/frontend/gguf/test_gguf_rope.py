@@ -10,9 +10,10 @@ import pytest
 import torch
 from gguf_models import tiny
 
-from inferir.frontend.capture.rope import EXPLICIT, check_rope, longest_sequence, needs_lengths
+from inferir.frontend.capture.rope import check_rope, longest_sequence, needs_lengths
 from inferir.frontend.checkpoint.huggingface import api
 from inferir.frontend.gguf.gguf_file import load_config
+from inferir.frontend.gguf.gguf_rope import EXPLICIT
 
 
 def explicit(path: Path) -> tuple[torch.Tensor, float]:
