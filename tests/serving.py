@@ -66,9 +66,14 @@ class Server:
         self.wait(lambda: all(self.stats()[k] == 0 for k in ("running", "waiting", "kv_usage")), seconds)
 
     def engine_pid(self) -> int:
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        (pid,) = children
-        return int(pid)
+        (pid,) = self.children()
+        return pid
+
+    def children(self) -> list[int]:
+        """Processes that the server has started: its engine, or none while another is about to be started."""
+        return [
+            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        ]
 
     def stop(self, number: int = signal.SIGTERM, seconds: float = SECONDS) -> int:
         if self.process.poll() is None:
