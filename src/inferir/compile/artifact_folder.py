@@ -40,7 +40,7 @@ def check_place(path: Path) -> None:
         place = Path(os.path.realpath(path))
         if place.is_symlink():
             raise ArtifactError(f"{path} is a link that leads nowhere; choose another place")
-        if place.exists() and os.path.samefile(place, os.curdir):
+        if _is_here(place):
             raise ArtifactError(
                 f"{path} is the current folder, which cannot be replaced; go up, or name a folder in it"
             )
@@ -52,6 +52,14 @@ def check_place(path: Path) -> None:
             raise ArtifactError(f"{path}: cannot be written: {above} {what}")
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _is_here(place: Path) -> bool:
+    """Whether `place` is the current folder; not if another process has just moved it away."""
+    try:
+        return os.path.samefile(place, os.curdir)
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager
