@@ -43,7 +43,7 @@ class LoweredKernel(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a kernel besides its code; `args` says what each of its `params` stands for.
 
     grid: for kernels that the caller launches, the number of programs along each grid axis, as dimensions in the
-    run-time counts (`ir.dims`).
+    run-time counts (`ir/graph/dims.py`).
     """
 
     name: str

@@ -107,7 +107,8 @@ class PluginRegistry(Generic[T]):
 
     def load(self, names: Iterable[str] | None = None) -> dict[str, T]:
         """All entries, or those of `names` that exist, by name; what cannot be loaded is left out."""
-        wanted = self._scan() if names is None else {n: e for n, e in self._scan().items() if n in set(names)}
+        chosen = None if names is None else set(names)
+        wanted = {n: e for n, e in self._scan().items() if chosen is None or n in chosen}
         for name, entry in wanted.items():
             self._load(name, entry)
         return {name: entry.value for name, entry in wanted.items() if not entry.reason}
