@@ -95,7 +95,8 @@ def make_held(parent: int, where: Path, prefix: str) -> HeldFolder:
     try:
         if os.fstat(folder).st_uid != os.geteuid():
             raise PermissionError(EPERM, "a private folder was replaced by another user", str(where / name))
-        return HeldFolder(where / name, folder, os.dup(parent), _take_lock(folder))
+        lock = _take_lock(folder)  # may fail, so nothing else is open before it
+        return HeldFolder(where / name, folder, os.dup(parent), lock)
     except BaseException as error:
         with contextlib.suppress(OSError):
             _remove(parent, name, folder)

@@ -32,7 +32,7 @@ def executor_for(target: Target) -> ExecutorKind:
     try:
         return EXECUTORS.get(target.kind)
     except TargetError as error:
-        raise TargetError(f"the artifact was compiled for {target.name}: {error}") from None
+        raise TargetError(f"the artifact was compiled for {target.name} ({target.kind}): {error}") from None
 
 
 def check_target(target: Target) -> None:

@@ -28,7 +28,7 @@ def test_summary(cli: Callable[..., Any], tiny_artifact: Path, manifest: Manifes
     words = " ".join(result.out.split())
     assert f"{manifest.model.name} (LlamaForCausalLM)" in words
     assert f"{manifest.model.parameters:,} as f32" in words
-    assert "2 layers full attention, 2 heads of 16" in words
+    assert "2 layers, full attention, 2 KV heads of 16" in words
     assert "64 tokens, 8 sequences" in words
     assert all(k.name in words for b in manifest.buckets for k in b.kernels)
     assert all(b.name in words for b in manifest.buckets)

@@ -10,7 +10,6 @@ from inferir.cli import arguments as a
 from inferir.cli.console import plain, print_json, show, table
 from inferir.cli.shared_options import Fields, compile_fields, expanded
 from inferir.cli.units import size_bytes
-from inferir.inspect.memory_table import kv_json, kv_rows
 from inferir.ir.system import extras
 from inferir.ir.system.quantities import count, size
 
@@ -50,6 +49,8 @@ def plan(
 
 
 def _as_json(plan: MemoryPlan, fit: Fit, threads: int) -> dict[str, Any]:
+    from inferir.inspect.memory_table import kv_json
+
     return {
         "model": plan.facts.name,
         "parameters": plan.facts.parameters,
@@ -74,6 +75,8 @@ def _as_json(plan: MemoryPlan, fit: Fit, threads: int) -> dict[str, Any]:
 
 
 def _print(plan: MemoryPlan, fit: Fit, threads: int, why: str) -> None:
+    from inferir.inspect.memory_table import kv_rows
+
     extra = plan.weight_bytes - plan.checkpoint_bytes
     rows = [
         (

@@ -58,7 +58,7 @@ def _is_here(place: Path) -> bool:
     """Whether `place` is the current folder; not if another process has just moved it away."""
     try:
         return os.path.samefile(place, os.curdir)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

@@ -246,8 +246,10 @@ def test_a_full_disk_is_reported_with_the_place(tmp_path: Path, monkeypatch: pyt
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(held_folder.os, "write", full)
     with pytest.raises(OSError, match="No space left") as raised:
         held(tmp_path)
     assert raised.value.filename == str(tmp_path)
     assert list(tmp_path.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == before
