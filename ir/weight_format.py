@@ -62,7 +62,7 @@ class WeightFormat(ABC):
         bits, inf that nothing is said.
         """
 
-    def recipe(self, b: Builder, w: Value, **options: Any) -> tuple[Value, ...]:
+    def transform(self, b: Builder, w: Value, **options: Any) -> tuple[Value, ...]:
         """Values of the stored tensors. Raises `IRError` for a weight that it cannot hold."""
         return b.node(self.op, (w,), options).results
 

@@ -11,7 +11,7 @@ from inferir.ir.errors import PassError
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.graph import Graph, Node
 
-TOKEN_MAJOR = "token-major"
+RAGGED = "ragged"
 POSITIONS_TABULATED = "positions-tabulated"
 PAGED = "paged"
 ROWS_GATHERED = "rows-gathered"
@@ -78,13 +78,13 @@ class Refusal:
 
 @dataclass
 class PassContext:
-    """What passes find out besides the new graph: refusals, the recipes of weights that are computed when the artifact
+    """What passes find out besides the new graph: refusals, the weight transforms that are computed when the artifact
     is written, the groups of layers that share block tables, and the names of inputs that are resident buffers: the
     host changes them now and then, not in every step.
     """
 
     refusals: list[Refusal] = field(default_factory=list)
-    recipes: dict[str, Graph] = field(default_factory=dict)
+    transforms: dict[str, Graph] = field(default_factory=dict)
     kv: tuple[KVCacheGroup, ...] = ()
     residents: set[str] = field(default_factory=set)
 

@@ -34,7 +34,7 @@ class PassRecord:
 
 @dataclass(frozen=True)
 class PipelineResult:
-    """graph: kernel regions over inputs and weights. plan: its calls and buffers. recipes: by weight name, the graph
+    """graph: kernel regions over inputs and weights. plan: its calls and buffers. transforms: by weight name, the graph
     (output `value`) that computes a new weight from the checkpoint's. refusals: rewrites considered and not done.
     records: passes in order. kv: groups of layers that share block tables. residents: inputs that are resident
     buffers.
@@ -42,7 +42,7 @@ class PipelineResult:
 
     graph: Graph
     plan: StepPlan
-    recipes: Mapping[str, Graph]
+    transforms: Mapping[str, Graph]
     refusals: tuple[Refusal, ...]
     records: tuple[PassRecord, ...]
     kv: tuple[KVCacheGroup, ...]
@@ -56,9 +56,9 @@ class PipelineResult:
 
     @property
     def sources(self) -> set[str]:
-        """The checkpoint weights that are needed, by the graph itself or by recipes."""
-        direct = {n for n in self.graph.weights() if n not in self.recipes}
-        return direct.union(*(set(r.weights()) for r in self.recipes.values()))
+        """The checkpoint weights that are needed, by the graph itself or by weight transforms."""
+        direct = {n for n in self.graph.weights() if n not in self.transforms}
+        return direct.union(*(set(r.weights()) for r in self.transforms.values()))
 
 
 def run_passes(
@@ -145,7 +145,7 @@ def run_pipeline(
     return PipelineResult(
         out,
         step,
-        dict(context.recipes),
+        dict(context.transforms),
         tuple(context.refusals),
         tuple(records),
         context.kv,

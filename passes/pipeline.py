@@ -12,8 +12,8 @@ from inferir.passes.insert.gather_logit_rows import GatherLogitRows
 from inferir.passes.insert.insert_argmax import InsertArgmax
 from inferir.passes.insert.insert_kv import InsertKv
 from inferir.passes.insert.insert_sampling import InsertSampling
+from inferir.passes.insert.ragged_tokens import RaggedTokens
 from inferir.passes.insert.tabulate_positions import TabulatePositions
-from inferir.passes.insert.token_major import TokenMajor
 from inferir.passes.layout.pack_weights import PackWeights
 from inferir.passes.merge.merge_gate_up import MergeGateUp
 from inferir.passes.merge.merge_qkv import MergeQkv
@@ -32,7 +32,7 @@ def build_pipeline(options: PassOptions, context: PassContext) -> list[Pass]:
         # canonicalise
         (always, Canonicalise()),
         (always, ShareCommon()),
-        (always, TokenMajor()),
+        (always, RaggedTokens()),
         (always, Canonicalise()),
         (always, ShareCommon()),
         (always, TabulatePositions(options.limits.max_model_len)),

@@ -12,16 +12,16 @@ from inferir.passes.context import (
     PACKED,
     PAGED,
     POSITIONS_TABULATED,
+    RAGGED,
     REGIONS,
     ROWS_GATHERED,
     SAMPLED,
-    TOKEN_MAJOR,
     WEIGHTS_FOLDED,
     has_tokens,
 )
 
 
-def _token_major(graph: Graph) -> str | None:
+def _ragged(graph: Graph) -> str | None:
     for node in graph.nodes:
         for t in node.types:
             if has_tokens(t.shape) and (t.shape[0] != T or has_tokens(t.shape[1:])):
@@ -67,7 +67,7 @@ def _regions(graph: Graph) -> str | None:
 
 
 CHECKS: dict[str, Callable[[Graph], str | None]] = {
-    TOKEN_MAJOR: _token_major,
+    RAGGED: _ragged,
     POSITIONS_TABULATED: _positions_tabulated,
     PAGED: _without("attn.attention"),
     ROWS_GATHERED: _rows_gathered,

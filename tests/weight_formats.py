@@ -91,7 +91,7 @@ def _check(format: WeightFormat, weight: torch.Tensor, options: Mapping[str, Any
     n, k = weight.shape
     b = Builder()
     type_ = TensorType((n, k), from_torch(weight.dtype))
-    values = format.recipe(b, b.weight("w", type_), **options)
+    values = format.transform(b, b.weight("w", type_), **options)
     stored = list(interpret(Graph((), values, format.roles), {}, {"w": weight}).values())
     for tensor, declared in zip(stored, values, strict=True):
         assert tuple(tensor.shape) == declared.type.shape
@@ -127,14 +127,14 @@ def _check_product(
 
 
 def _check_files(format: WeightFormat, weight: torch.Tensor, folder: Path) -> None:
-    """Weight files hold what the recipes give."""
+    """Weight files hold what the transforms give."""
     b = Builder()
-    values = format.recipe(b, b.weight("w", TensorType(tuple(weight.shape), from_torch(weight.dtype))))
-    recipes = {role: Graph((), (value,), ("value",), role) for role, value in zip(format.roles, values, strict=True)}
+    values = format.transform(b, b.weight("w", TensorType(tuple(weight.shape), from_torch(weight.dtype))))
+    transforms = {role: Graph((), (value,), ("value",), role) for role, value in zip(format.roles, values, strict=True)}
     types = {role: value.type for role, value in zip(format.roles, values, strict=True)}
     path = folder / f"{format.name}-{weight.dtype}.safetensors"
     store = packing.WeightCache(CompileCache(None), "checkpoint", from_torch(weight.dtype))
-    packing.write_weights(path, types, recipes, {"w": weight}.__getitem__, store)
+    packing.write_weights(path, types, transforms, {"w": weight}.__getitem__, store)
     loaded = load_file(path)
     for role, tensor in zip(format.roles, format.pack(weight, Attrs(format.defaults)), strict=True):
         assert torch.equal(_bits(loaded[role]), _bits(tensor))

@@ -1,10 +1,10 @@
-"""Weights of an artifact: recipes evaluated once and written as a safetensors file.
+"""Weights of an artifact: transforms evaluated once and written as a safetensors file.
 
 Every tensor starts at a multiple of 64 bytes. The file is written in large aligned pieces, so that the page cache can
 hold it in huge pages and a process that maps it right after has them too.
 
-A recipe is a small graph over checkpoint tensors (concatenate, pack, tabulate …) with one output. Code and weights are
-independent: the same kernels serve every checkpoint of an architecture.
+A weight transform is a small graph over checkpoint tensors (concatenate, pack, tabulate …) with one output. Code and
+weights are independent: the same kernels serve every checkpoint of an architecture.
 """
 
 from __future__ import annotations
@@ -103,36 +103,36 @@ class _Pieces:
 
 @dataclass(frozen=True)
 class WeightCache:
-    """Finished files in the compile cache, by their recipes and the content of the checkpoint."""
+    """Finished files in the compile cache, by their transforms and the content of the checkpoint."""
 
     cache: CompileCache
     checkpoint: str
     dtype: DType
 
-    def key(self, types: Mapping[str, TensorType], recipes: Mapping[str, Graph]) -> CacheKey:
+    def key(self, types: Mapping[str, TensorType], transforms: Mapping[str, Graph]) -> CacheKey:
         """The key of a file with the tensors of `types`, in their order."""
-        made = (f"{name} {type_} {_recipe_text(name, recipes.get(name))}" for name, type_ in types.items())
+        made = (f"{name} {type_} {_transform_text(name, transforms.get(name))}" for name, type_ in types.items())
         return keyed(
             checkpoint=self.checkpoint,
             dtype=self.dtype.value,
             tensors=len(types),
-            recipes=hashlib.sha256("\n".join(made).encode()).hexdigest(),
+            transforms=hashlib.sha256("\n".join(made).encode()).hexdigest(),
             interpreter=_interpreter_hash(),
             torch=importlib.metadata.version("torch"),
         )
 
 
-def _recipe_text(name: str, recipe: Graph | None) -> str:
-    return f"checkpoint {name}" if recipe is None else structural_text(recipe)
+def _transform_text(name: str, transform: Graph | None) -> str:
+    return f"checkpoint {name}" if transform is None else structural_text(transform)
 
 
-def weight_files(types: Mapping[str, TensorType], recipes: Mapping[str, Graph]) -> dict[str, dict[str, TensorType]]:
+def weight_files(types: Mapping[str, TensorType], transforms: Mapping[str, Graph]) -> dict[str, dict[str, TensorType]]:
     """The tensors of each file: tables that follow from the configuration and options have one of their own, so that
     other options leave the file of the checkpoint's tensors as it is.
     """
     files: dict[str, dict[str, TensorType]] = {MODEL: {}, TABLES: {}}
     for name, type_ in types.items():
-        sources = recipes[name].weights() if name in recipes else (name,)
+        sources = transforms[name].weights() if name in transforms else (name,)
         table = all(source.startswith(CONSTANT) for source in sources)
         files[TABLES if table else MODEL][name] = type_
     return {file: tensors for file, tensors in files.items() if tensors}
@@ -145,7 +145,7 @@ def _interpreter_hash() -> str:
 
 class TensorMaker:
     """Makes the tensors of an artifact from checkpoint tensors, which `load(name)` gives. What one op with several
-    results makes of them is computed once for recipes that follow one another.
+    results makes of them is computed once for transforms that follow one another.
     """
 
     def __init__(self, load: LoadTensor) -> None:
@@ -153,15 +153,15 @@ class TensorMaker:
         self._node: Node | None = None
         self._results: list[Any] = []
 
-    def __call__(self, name: str, recipe: Graph | None) -> Any:
-        """The tensor that `recipe` describes, or without one that of the checkpoint."""
-        if recipe is None:
+    def __call__(self, name: str, transform: Graph | None) -> Any:
+        """The tensor that `transform` describes, or without one that of the checkpoint."""
+        if transform is None:
             return self._load(name).contiguous()
-        (value,) = recipe.outputs
+        (value,) = transform.outputs
         if value.node is not self._node:
             self._node = value.node
             every = tuple(map(str, range(len(value.node.results))))
-            graph = Graph((), value.node.results, every, recipe.name)
+            graph = Graph((), value.node.results, every, transform.name)
             self._results = list(interpret(graph, {}, {n: self._load(n) for n in graph.weights()}).values())
         return self._results[value.index].contiguous()
 
@@ -169,17 +169,17 @@ class TensorMaker:
 def write_weights(
     path: Path,
     types: Mapping[str, TensorType],
-    recipes: Mapping[str, Graph],
+    transforms: Mapping[str, Graph],
     load: LoadTensor,
     store: WeightCache,
     progress: Progress | None = None,
 ) -> None:
-    """Write every tensor of `types` to the safetensors file `path`: by its recipe, else from the checkpoint as it is.
+    """Write every tensor of `types` to the safetensors file `path`: by its transform, else as the checkpoint has it.
 
     `store` may have the file already, and shares its bytes then; else `load` is called. The file appears whole or not
     at all. Raises `ArtifactError` naming file and reason (disk full, say), leaving nothing.
     """
-    key = store.key(types, recipes)
+    key = store.key(types, transforms)
     try:
         if store.cache.take_file(KIND, key, STORED, path):
             return
@@ -188,7 +188,7 @@ def write_weights(
             pieces = _Pieces(file)
             pieces.add(head)
             for done, (name, type_) in enumerate(types.items()):
-                pieces.add(_content(name, type_, recipes.get(name), make))
+                pieces.add(_content(name, type_, transforms.get(name), make))
                 pieces.add(bytes(-type_.nbytes({}) % ALIGNMENT))
                 if progress is not None:
                     progress(done + 1, len(types))
@@ -198,12 +198,12 @@ def write_weights(
     store.cache.keep_file(KIND, key, STORED, path)
 
 
-def _content(name: str, type_: TensorType, recipe: Graph | None, make: TensorMaker) -> bytes:
+def _content(name: str, type_: TensorType, transform: Graph | None, make: TensorMaker) -> bytes:
     """The bytes of one tensor."""
     import torch
 
     with torch.no_grad():
-        tensor = make(name, recipe)
+        tensor = make(name, transform)
     if tuple(tensor.shape) != type_.concrete({}) or tensor.dtype != torch_dtype(type_.dtype):
         raise ArtifactError(f"weight {name!r} is {tensor.dtype}{list(tensor.shape)}, expected {type_}")
     content: bytes = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -14,8 +14,8 @@ from inferir.passes.rebuild import Rebuilder
 
 @dataclass(frozen=True)
 class FoldWeights:
-    """Every maximal computation on weights and constants becomes one new `core.weight`; its recipe, a graph without
-    inputs over the checkpoint's weights with the output `value`, goes to `context.recipes` under the new name.
+    """Every maximal computation on weights and constants becomes one new `core.weight`; its transform, a graph without
+    inputs over the checkpoint's weights with the output `value`, goes to `context.transforms` under the new name.
     """
 
     context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
@@ -28,7 +28,7 @@ class FoldWeights:
     def run(self, graph: Graph) -> Graph:
         static = static_nodes(graph)
         env: dict[Value, Value] = {}
-        taken = set(graph.weights()) | set(self.context.recipes)
+        taken = set(graph.weights()) | set(self.context.transforms)
         frontier: dict[Value, None] = {}
         computed = {n for n in static if not opdef(n.op).source}
         for node in graph.nodes:
@@ -37,7 +37,7 @@ class FoldWeights:
         frontier.update(dict.fromkeys(v for v in graph.outputs if v.node in computed))
         for value in frontier:
             name = _fresh(_name(value), taken)
-            self.context.recipes[name] = Graph((), (value,), ("value",), name)
+            self.context.transforms[name] = Graph((), (value,), ("value",), name)
             env[value] = Builder(value.node.loc).weight(name, value.type)
         if not env:
             return graph

@@ -63,7 +63,7 @@ class InsertArgmax:
         valid = n if self.valid is None else self.valid
         (weight,) = packed.node.operands
         b = Builder(Provenance.join((product.loc, Provenance("sampler", "argmax"))))
-        quantized = prefilter.recipe(b, weight, valid=valid)
+        quantized = prefilter.transform(b, weight, valid=valid)
         tokens = b.op("sample.argmax", env[x], packed, *quantized, n=n, valid=valid)
         return Graph((*graph.inputs, rows), (*graph.outputs, tokens), (*graph.output_names, "argmax"), graph.name)
 

@@ -13,7 +13,7 @@ from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.types import TensorType
-from inferir.passes.context import PAGED, POSITIONS_TABULATED, TOKEN_MAJOR, PassContext, refuse
+from inferir.passes.context import PAGED, POSITIONS_TABULATED, RAGGED, PassContext, refuse
 from inferir.passes.insert.kv_grouping import group_layers
 from inferir.passes.insert.step_input import step_input
 from inferir.passes.rebuild import Rebuilder
@@ -35,7 +35,7 @@ class InsertKv:
 
     name: ClassVar[str] = "insert-kv"
     why: ClassVar[str] = "serving keeps keys and values of earlier steps in blocks"
-    requires: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR, POSITIONS_TABULATED})
+    requires: ClassVar[frozenset[str]] = frozenset({RAGGED, POSITIONS_TABULATED})
     ensures: ClassVar[frozenset[str]] = frozenset({PAGED})
 
     def run(self, graph: Graph) -> Graph:

@@ -10,7 +10,7 @@ import sympy
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.graph import Builder, Graph, Value, make_node, topological
 from inferir.ir.graph.registry import opdef
-from inferir.passes.context import POSITIONS_TABULATED, TOKEN_MAJOR, has_tokens
+from inferir.passes.context import POSITIONS_TABULATED, RAGGED, has_tokens
 from inferir.passes.rebuild import Rebuilder
 
 
@@ -20,7 +20,7 @@ class TabulatePositions:
     positions 0 … max_model_len - 1. The table stays in the graph as a computation on weights alone, to be folded
     later.
 
-    Covers every rotary variant whose angles depend on the position only. After `token-major` a row depends on its own
+    Covers every rotary variant whose angles depend on the position only. After `ragged-tokens` a row depends on its own
     token only, so the table's row p is what a token at position p would compute.
     """
 
@@ -28,7 +28,7 @@ class TabulatePositions:
 
     name: ClassVar[str] = "tabulate-positions"
     why: ClassVar[str] = "sines and cosines are read, not computed, in a step; every rotary variant becomes a table"
-    requires: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR})
+    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
     ensures: ClassVar[frozenset[str]] = frozenset({POSITIONS_TABULATED})
 
     def run(self, graph: Graph) -> Graph:

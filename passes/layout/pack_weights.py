@@ -10,7 +10,7 @@ from inferir.ir.errors import IRError
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.ops.common import axis
 from inferir.ir.weight_format import FORMATS
-from inferir.passes.context import PACKED, TOKEN_MAJOR, refuse
+from inferir.passes.context import PACKED, RAGGED, refuse
 from inferir.passes.rebuild import Rebuilder
 
 
@@ -27,7 +27,7 @@ class PackWeights:
 
     name: ClassVar[str] = "pack-weights"
     why: ClassVar[str] = "kernels stream weights strictly in order"
-    requires: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR})
+    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
     ensures: ClassVar[frozenset[str]] = frozenset({PACKED})
 
     def run(self, graph: Graph) -> Graph:
@@ -52,7 +52,7 @@ class PackWeights:
             raise refuse(self.name, node, f"product of {x.type}; only rows of vectors [T, K] are supported")
         b = Builder(node.loc)
         try:
-            stored = FORMATS.get(self.format).recipe(b, w, interleave=parts)
+            stored = FORMATS.get(self.format).transform(b, w, interleave=parts)
         except IRError as error:
             raise refuse(self.name, node, f"weight {w.type} cannot be packed: {error}") from None
         out = b.op("tensor.linear_packed", x, *stored, n=w.type.shape[0], format=self.format, interleave=parts)

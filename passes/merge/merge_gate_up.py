@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value, rebuild
-from inferir.passes.context import TOKEN_MAJOR, PassContext, describe
+from inferir.passes.context import RAGGED, PassContext, describe
 from inferir.passes.merge.merge_linears import merged, reason_against
 from inferir.passes.rebuild import rebuilt
 
@@ -21,7 +21,7 @@ class MergeGateUp:
 
     name: ClassVar[str] = "merge-gate-up"
     why: ClassVar[str] = "one pass over the input, and the activation becomes an epilogue of the product"
-    requires: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR})
+    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
     ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:

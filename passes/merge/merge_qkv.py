@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value
 from inferir.ir.graph.registry import opdef
-from inferir.passes.context import TOKEN_MAJOR, PassContext, describe
+from inferir.passes.context import RAGGED, PassContext, describe
 from inferir.passes.merge.merge_linears import merged, reason_against
 from inferir.passes.rebuild import Rebuilder
 
@@ -22,7 +22,7 @@ class MergeQkv:
 
     name: ClassVar[str] = "merge-qkv"
     why: ClassVar[str] = "one pass over the normalised input instead of three"
-    requires: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR})
+    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
     ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:

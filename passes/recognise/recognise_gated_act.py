@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.ops.nn import GATES
-from inferir.passes.context import TOKEN_MAJOR
+from inferir.passes.context import RAGGED
 from inferir.passes.rebuild import rebuilt
 
 
@@ -17,7 +17,7 @@ class RecogniseGatedAct:
 
     name: ClassVar[str] = "recognise-gated-act"
     why: ClassVar[str] = "marks gate and up projections, which are then merged and packed alternately"
-    requires: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR})
+    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
     ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.graph.rewrite import Any_, OneOf, P, Scalar, match
-from inferir.passes.context import TOKEN_MAJOR
+from inferir.passes.context import RAGGED
 from inferir.passes.rebuild import rebuilt
 
 _MEAN = P("tensor.mean", P("tensor.mul", Any_("x"), Any_("x")), attrs={"keepdim": True}, name="mean")
@@ -30,7 +30,7 @@ class RecogniseRmsNorm:
 
     name: ClassVar[str] = "recognise-rms-norm"
     why: ClassVar[str] = "a norm is one reduction per row for a kernel, instead of eight ops"
-    requires: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR})
+    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
     ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.graph.rewrite import Any_, Opt, P, match
 from inferir.ir.ops.common import axis
-from inferir.passes.context import TOKEN_MAJOR
+from inferir.passes.context import RAGGED
 from inferir.passes.rebuild import rebuilt
 
 _TURNED = P(
@@ -39,7 +39,7 @@ class RecogniseRotary:
     why: ClassVar[str] = (
         "one op instead of slices, negation and concatenation, which a kernel would have to index through"
     )
-    requires: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR})
+    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
     ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.graph.rewrite import Any_, P, Scalar, match
-from inferir.passes.context import TOKEN_MAJOR
+from inferir.passes.context import RAGGED
 from inferir.passes.rebuild import rebuilt
 
 _SOFTCAP = P("tensor.mul", P("tensor.tanh", P("tensor.div", Any_("x"), Scalar("divisor"))), Scalar("cap"))
@@ -19,7 +19,7 @@ class RecogniseSoftcap:
 
     name: ClassVar[str] = "recognise-softcap"
     why: ClassVar[str] = "one op in the epilogue of the logits' matrix product"
-    requires: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR})
+    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
     ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:

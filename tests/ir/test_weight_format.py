@@ -35,7 +35,7 @@ def test_the_check_finds_a_format_that_promises_too_much(tmp_path: Path) -> None
 def test_products_check_what_they_are_given() -> None:
     b = Builder()
     w = b.weight("w", TensorType((96, 8), DType.F32))
-    (packed,) = PANELS.recipe(b, w)
+    (packed,) = PANELS.transform(b, w)
     x = b.input("x", TensorType((T, 8), DType.F32))
     assert str(b.op("tensor.linear_packed", x, packed, n=96).type) == "f32[T, 96]"
     with pytest.raises(IRError, match=r"panels of f32\[300, 8\] are f32\[5, 8, 64, 1\], not f32\[2, 8, 64, 1\]"):
@@ -47,4 +47,6 @@ def test_products_check_what_they_are_given() -> None:
     with pytest.raises(IRError, match="unknown weight format 'nibbles'; known: int8_rows, panels"):
         b.op("tensor.linear_packed", x, packed, n=96, format="nibbles")
     with pytest.raises(IRError, match="int8_rows cannot be interleaved"):
-        b.op("tensor.linear_packed", x, *FORMATS.get("int8_rows").recipe(b, w), n=96, format="int8_rows", interleave=2)
+        b.op(
+            "tensor.linear_packed", x, *FORMATS.get("int8_rows").transform(b, w), n=96, format="int8_rows", interleave=2
+        )

@@ -43,15 +43,15 @@ def tensors_for(graph: Graph, seed: int = 0) -> tuple[Tensors, Tensors]:
     return inputs, {name: draw(name, v.type) for name, v in graph.weights().items()}
 
 
-def with_recipes(weights: Mapping[str, torch.Tensor], recipes: Mapping[str, Graph]) -> Tensors:
+def with_transforms(weights: Mapping[str, torch.Tensor], transforms: Mapping[str, Graph]) -> Tensors:
     """Checkpoint weights and those computed from them."""
-    made = {name: interpret(recipe, {}, weights)["value"].contiguous() for name, recipe in recipes.items()}
+    made = {name: interpret(transform, {}, weights)["value"].contiguous() for name, transform in transforms.items()}
     return {**weights, **made}
 
 
 @pytest.fixture
 def with_weights() -> Callable[..., Tensors]:
-    return with_recipes
+    return with_transforms
 
 
 @pytest.fixture
@@ -59,14 +59,14 @@ def run() -> Callable[..., Tensors]:
     """Evaluate a graph on random tensors (or those given by name)."""
 
     def run(
-        graph: Graph, recipes: Mapping[str, Graph] | None = None, sources: Graph | None = None, **given: Any
+        graph: Graph, transforms: Mapping[str, Graph] | None = None, sources: Graph | None = None, **given: Any
     ) -> Tensors:
         inputs, weights = tensors_for(graph)
         if sources is not None:
             weights.update(tensors_for(sources)[1])
         inputs = {k: given.get(k, v) for k, v in inputs.items()}
         weights = {k: given.get(k, v) for k, v in weights.items()}
-        return interpret(graph, inputs, with_recipes(weights, recipes or {}))
+        return interpret(graph, inputs, with_transforms(weights, transforms or {}))
 
     return run
 

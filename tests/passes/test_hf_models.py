@@ -75,7 +75,7 @@ def test_chunked_steps_give_eager_logits(paged, with_weights, kind: str, dtype: 
         sizes = limits(max_model_len=32, max_tokens=16, max_seqs=2, block_size=4)
         options = PassOptions(opt_level=level, limits=sizes)
         result = run_pipeline(graph, None, options)
-        steps = paged(result.graph, with_weights(weights, result.recipes), 4)
+        steps = paged(result.graph, with_weights(weights, result.transforms), 4)
         for chunks in STEPS:
             out = steps.step([(name, SEQUENCES[name][i:j]) for name, i, j in chunks])
             for row, (name, _, j) in zip(out["logits"], chunks, strict=True):

@@ -13,7 +13,7 @@ from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph, Node
 from inferir.ir.graph.parser import parse_graph
 from inferir.ir.graph.types import TensorType
-from inferir.passes.context import PACKED, TOKEN_MAJOR, PassOptions
+from inferir.passes.context import PACKED, RAGGED, PassOptions
 from inferir.passes.manager import run_passes, run_pipeline
 
 NONE: frozenset[str] = frozenset()
@@ -66,10 +66,8 @@ def test_a_broken_graph_is_blamed_on_its_pass() -> None:
 
 
 def test_a_broken_promise_is_blamed_on_its_pass() -> None:
-    with pytest.raises(
-        PassError, match=r"step promised a graph that is token-major, but core.input has type f32\[4, T\]"
-    ):
-        run_passes(GRAPH, [Step(OTHER, ensures=frozenset({TOKEN_MAJOR}))])
+    with pytest.raises(PassError, match=r"step promised a graph that is ragged, but core.input has type f32\[4, T\]"):
+        run_passes(GRAPH, [Step(OTHER, ensures=frozenset({RAGGED}))])
 
 
 def test_graphs_are_shown_and_dumped(tmp_path) -> None:

@@ -62,7 +62,7 @@ def test_every_prefix_computes_the_same(
 
     def check(name: str, graph: Graph) -> None:
         seen.append(name)
-        weights = with_weights(model.weights, context.recipes)
+        weights = with_weights(model.weights, context.transforms)
         if not context.kv:
             check_whole(model, graph, whole, tolerance)
         else:
@@ -89,7 +89,7 @@ def test_kernels_at_level_2(tiny) -> None:
         ("rowwise", "gather_rms_norm"),
         ("argmax", "argmax"),
     ]
-    assert list(result.recipes) == [
+    assert list(result.transforms) == [
         "layers.0.attn.q+k+v.panels",
         "freq.cos",
         "freq.sin",

@@ -23,7 +23,7 @@ PAGED = f"""%5 = tensor.view(%x) {{shape=(T, 1, 4)}} : f32[T, 1, 4]
 @pytest.mark.parametrize(
     ("name", "old", "new", "reason"),
     [
-        ("token-major", "f32[T, 4]", "f32[4, T]", r"core.input has type f32\[4, T\]"),
+        ("ragged", "f32[T, 4]", "f32[4, T]", r"core.input has type f32\[4, T\]"),
         ("positions-tabulated", "%x", "%positions", "tensor.mul computes with positions"),
         (
             "paged",
@@ -51,7 +51,7 @@ def test_contradictions_are_named(name: str, old: str, new: str, reason: str) ->
     assert old in GOOD
     assert CHECKS[name](parse_graph(GOOD)) is None
     text = GOOD.replace(old, new)
-    if name == "token-major":
+    if name == "ragged":
         text = text.replace('%1 = core.weight {name="w"} : f32[4]', '%1 = core.weight {name="w"} : f32[1]')
         text = text.replace("f32[R, 4]", "f32[R, T]")
     found = CHECKS[name](parse_graph(text))

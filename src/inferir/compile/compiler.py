@@ -3,8 +3,8 @@
     load source → trace → passes → plan → one library per bucket → weights → manifest
 
 Every stage asks the compile cache first: the captured graph by what decides it, bucket libraries by their regions,
-packed weights by recipe and checkpoint content. An artifact is written beside its place and renamed, so there is never
-half of one.
+packed weights by transform and checkpoint content. An artifact is written beside its place and renamed, so there is
+never half of one.
 """
 
 from __future__ import annotations
@@ -249,12 +249,12 @@ def write_weights(
 
     store = packing.WeightCache(cache, weight_digest(captured, source), captured.facts.dtype)
     records: dict[str, TensorRecord] = {}
-    for name, tensors in packing.weight_files(types, result.recipes).items():
+    for name, tensors in packing.weight_files(types, result.transforms).items():
         before = len(records)
         packing.write_weights(
             folder / WEIGHTS / name,
             tensors,
-            result.recipes,
+            result.transforms,
             load,
             store,
             lambda done, _, before=before: say("weights", before + done, len(types)),  # type: ignore[misc]
@@ -265,7 +265,7 @@ def write_weights(
 
 
 def weight_digest(captured: Captured, source: ModelSource) -> str:
-    """Digest of everything recipes read: the checkpoint, and the constants that the trace took from the config."""
+    """Digest of all that weight transforms read: the checkpoint, and the constants the trace took from the config."""
     constants = hashlib.sha256(captured.trace["constants.safetensors"]).hexdigest()
     return hashlib.sha256(f"{source.weights.fingerprint()} {constants}".encode()).hexdigest()
 

@@ -46,14 +46,14 @@ def twice() -> Graph:
 def test_results_of_one_op_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     b = Builder()
     w = b.weight("w", TensorType((70, 8), DType.F32))
-    results = INT8_ROWS.recipe(b, w)
-    recipes = {f"r{i}": Graph((), (v,), ("value",)) for i, v in enumerate(results)}
-    types = {"a": TYPES["a"], **{name: recipe.outputs[0].type for name, recipe in recipes.items()}}
+    results = INT8_ROWS.transform(b, w)
+    transforms = {f"r{i}": Graph((), (v,), ("value",)) for i, v in enumerate(results)}
+    types = {"a": TYPES["a"], **{name: transform.outputs[0].type for name, transform in transforms.items()}}
     tensors = {"a": TENSORS["a"], "w": torch.randn(70, 8)}
     runs: list[object] = []
     real = packing.interpret
     monkeypatch.setattr(packing, "interpret", lambda *args: runs.append(args) or real(*args))
-    packing.write_weights(tmp_path / "w.safetensors", types, recipes, tensors.__getitem__, store())
+    packing.write_weights(tmp_path / "w.safetensors", types, transforms, tensors.__getitem__, store())
     assert len(runs) == 1
     loaded = load_file(tmp_path / "w.safetensors")
     for i, want in enumerate(INT8_ROWS.pack(tensors["w"], Attrs({"valid": 70}))):
@@ -64,7 +64,7 @@ def store(root: Path | None = None, checkpoint: str = "c") -> packing.WeightCach
     return packing.WeightCache(CompileCache(root), checkpoint, DType.F32)
 
 
-def test_file_holds_tensors_and_recipes_at_aligned_offsets(tmp_path: Path) -> None:
+def test_file_holds_tensors_and_transforms_at_aligned_offsets(tmp_path: Path) -> None:
     path = tmp_path / "w.safetensors"
     steps: list[tuple[int, int]] = []
     packing.write_weights(path, TYPES, {"twice": twice()}, TENSORS.__getitem__, store(), lambda *s: steps.append(s))
@@ -136,11 +136,11 @@ def test_tables_of_the_configuration_have_a_file_of_their_own() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda types, recipes: (types | {"a": TensorType((5, 3), DType.F32)}, recipes),
-        lambda types, recipes: (dict(reversed(types.items())), recipes),
-        lambda types, recipes: (types, {}),
+        lambda types, transforms: (types | {"a": TensorType((5, 3), DType.F32)}, transforms),
+        lambda types, transforms: (dict(reversed(types.items())), transforms),
+        lambda types, transforms: (types, {}),
     ],
-    ids=["type", "order", "recipe"],
+    ids=["type", "order", "transform"],
 )
 def test_what_a_file_holds_is_in_its_key(change: Callable[..., Any]) -> None:
     plain = store().key(TYPES, {"twice": twice()})

@@ -77,9 +77,9 @@ def test_packing_keeps_weights_that_are_not_numbers_apart() -> None:
 def test_types() -> None:
     b = Builder()
     w = b.weight("w", TensorType((70, 8), DType.BF16))
-    values = INT8_ROWS.recipe(b, w, valid=69)
+    values = INT8_ROWS.transform(b, w, valid=69)
     assert [str(v.type) for v in values] == ["u8[2, 2, 64, 4]", "f32[2, 4, 64]", "f32[2, 8]"]
     for k, valid, message in ((6, 1, "K = 6 is not a multiple of 4"), (8, 71, "valid = 71 of 70"), (8, 0, "valid = 0")):
         other = b.weight("v", TensorType((70, k), DType.BF16))
         with pytest.raises(IRError, match=message):
-            INT8_ROWS.recipe(b, other, valid=valid)
+            INT8_ROWS.transform(b, other, valid=valid)

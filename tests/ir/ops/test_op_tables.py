@@ -13,7 +13,7 @@ FOLDERS = ("passes", "codegen", "frontend", "runtime", "server", "src/inferir", 
 OPS = frozenset(all_ops())
 ALLOWED = {
     "passes/canonicalise/canonicalise.py": "one rewrite rule per op, each for that op alone",
-    "passes/insert/token_major.py": "one rule per op that changes shapes, each for that op alone",
+    "passes/insert/ragged_tokens.py": "one rule per op that changes shapes, each for that op alone",
     "passes/recognise/recognise_rms_norm.py": "the last op of what is recognised",
     "codegen/lower/evaluate.py": "one form per op that joins values or has none, in the one walk over inner graphs",
     "codegen/triton/emitter.py": "the backend's start values of reductions",

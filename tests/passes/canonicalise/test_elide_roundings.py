@@ -98,7 +98,7 @@ def test_nearer_to_float32_than_the_captured_model(tiny, paged, with_weights) ->
         exact.weights = {name: tensor.float() for name, tensor in model.weights.items()}
         tokens = [(7 * i + 3 * seed) % 40 for i in range(16)]
         truth = exact.logits(tokens)
-        steps = paged(result.graph, with_weights(model.weights, result.recipes), 4)
+        steps = paged(result.graph, with_weights(model.weights, result.transforms), 4)
         ours += float((steps.step([("a", tokens)], rows=range(16))["logits"] - truth).norm())
         theirs += float((model.logits(tokens) - truth).norm())
     assert ours < 0.85 * theirs

@@ -1,4 +1,4 @@
-"""fold-weights: computations on weights become weights with recipes."""
+"""fold-weights: computations on weights become weights with transforms."""
 
 import pytest
 import torch
@@ -36,19 +36,19 @@ def test_golden(run) -> None:
     before = parse_graph(BEFORE)
     after = FoldWeights(context).run(before)
     assert structural_text(after) == structural_text(parse_graph(AFTER))
-    assert list(context.recipes) == ["model.layers.0.attn.q+k.panels", "constant.cos"]
-    want, got = run(before), run(after, recipes=context.recipes, sources=before)
+    assert list(context.transforms) == ["model.layers.0.attn.q+k.panels", "constant.cos"]
+    want, got = run(before), run(after, transforms=context.transforms, sources=before)
     for name, tensor in want.items():
         torch.testing.assert_close(got[name], tensor)
 
 
-def test_recipes_read_checkpoint_weights_only() -> None:
+def test_transforms_read_checkpoint_weights_only() -> None:
     context = PassContext()
     FoldWeights(context).run(parse_graph(BEFORE))
-    recipe = context.recipes["model.layers.0.attn.q+k.panels"]
-    assert set(recipe.weights()) == {"model.layers.0.attn.q.weight", "model.layers.0.attn.k.weight"}
-    assert recipe.inputs == ()
-    out = interpret(context.recipes["constant.cos"], {})["value"]
+    transform = context.transforms["model.layers.0.attn.q+k.panels"]
+    assert set(transform.weights()) == {"model.layers.0.attn.q.weight", "model.layers.0.attn.k.weight"}
+    assert transform.inputs == ()
+    out = interpret(context.transforms["constant.cos"], {})["value"]
     torch.testing.assert_close(out, torch.arange(12.0).cos()[None])
 
 
@@ -64,7 +64,7 @@ def test_equal_names_are_numbered() -> None:
       %5 = tensor.mul(%x, %3) : f32[T, 4]
     }""")
     )
-    assert list(context.recipes) == ["w.exp", "w.exp.2"]
+    assert list(context.transforms) == ["w.exp", "w.exp.2"]
 
 
 def test_numbers_and_plain_weights_are_not_folded() -> None:
@@ -76,7 +76,7 @@ def test_numbers_and_plain_weights_are_not_folded() -> None:
     }""")
     context = PassContext()
     assert FoldWeights(context).run(graph) is graph
-    assert not context.recipes
+    assert not context.transforms
 
 
 @pytest.mark.parametrize("rows", ["T", "R"])

@@ -1,4 +1,4 @@
-"""token-major: the token axis comes first, the batch axis goes, and nothing may mix tokens."""
+"""ragged-tokens: the token axis comes first, the batch axis goes, and nothing may mix tokens."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from inferir.ir.graph.graph import Builder, Graph, Provenance, Value, structural
 from inferir.ir.graph.interpreter import interpret
 from inferir.ir.graph.parser import parse_graph
 from inferir.ir.graph.types import TensorType
-from inferir.passes.insert.token_major import TokenMajor, short
+from inferir.passes.insert.ragged_tokens import RaggedTokens, short
 
 B = Builder(Provenance("model.layers.3.mixer"))
 
@@ -24,7 +24,7 @@ def x(*shape: object, dtype: DType = DType.F32) -> Value:
 def same(source: Value, result: Value, *weights: str) -> Graph:
     """The pass keeps every element: a value of shape s with tokens at p is permuted to [T] + rest."""
     before = Graph((source,), (result,), ("y",))
-    after = TokenMajor().run(before)
+    after = RaggedTokens().run(before)
     generator = torch.Generator().manual_seed(1)
     tensor = torch.randn([3 if d == T else d for d in source.type.shape], generator=generator)
     tensors = {name: torch.randn(v.type.concrete({}), generator=generator) for name, v in before.weights().items()}
@@ -62,7 +62,7 @@ def test_heads_of_attention_need_no_permute() -> None:
       %4 = tensor.slice(%3) {dim=2, start=0, step=1, stop=1} : f32[T, 4, 1]
       %5 = tensor.view(%4) {shape=(T, 4)} : f32[T, 4]
     }"""
-    assert structural_text(TokenMajor().run(parse_graph(before))) == structural_text(parse_graph(after))
+    assert structural_text(RaggedTokens().run(parse_graph(before))) == structural_text(parse_graph(after))
 
 
 def test_elementwise_aligns_operands_of_other_ranks() -> None:
@@ -112,7 +112,7 @@ def test_embedding_of_batched_ids() -> None:
     ids = B.input("ids", TensorType((T,), DType.I32))
     table = B.weight("table", TensorType((10, 3), DType.F32))
     batched = B.op("tensor.view", ids, shape=(1, T))
-    after = TokenMajor().run(Graph((ids,), (B.op("tensor.embedding", table, batched),)))
+    after = RaggedTokens().run(Graph((ids,), (B.op("tensor.embedding", table, batched),)))
     assert ops(after) == ["embedding"]
     assert after.outputs[0].type == TensorType((T, 3), DType.F32)
 
@@ -149,8 +149,8 @@ def test_embedding_of_batched_ids() -> None:
 )
 def test_mixing_tokens_is_refused_by_op_and_module(make, reason: str) -> None:
     v = x(1, T, 4)
-    with pytest.raises(PassError, match=rf"token-major: .*model\.layers\.3\.mixer: .*({reason})"):
-        TokenMajor().run(Graph((v,), (make(v),)))
+    with pytest.raises(PassError, match=rf"ragged-tokens: .*model\.layers\.3\.mixer: .*({reason})"):
+        RaggedTokens().run(Graph((v,), (make(v),)))
 
 
 def test_values_without_tokens_stay() -> None:

@@ -1,4 +1,4 @@
-"""token-major: every value that depends on tokens gets the token axis first, and the batch axis goes away."""
+"""ragged-tokens: every value that depends on tokens gets the token axis first, and the batch axis goes away."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.graph.registry import OpDef, opdef
 from inferir.ir.ops.common import axis
 from inferir.passes.canonicalise.canonicalise import view_to
-from inferir.passes.context import TOKEN_MAJOR, has_tokens, refuse
+from inferir.passes.context import RAGGED, has_tokens, refuse
 from inferir.passes.rebuild import Rebuilder
 
 Shape = tuple[Dim, ...]
 
 
 @dataclass(frozen=True)
-class TokenMajor:
+class RaggedTokens:
     """A captured value of shape s with T at axis p becomes [T] + s without p, without a leading batch axis of size 1.
 
     The order of the other axes is kept, so a permute that only moves T, and a view that only adds or removes axes,
@@ -28,10 +28,10 @@ class TokenMajor:
     refused: only attention may mix tokens.
     """
 
-    name: ClassVar[str] = "token-major"
+    name: ClassVar[str] = "ragged-tokens"
     why: ClassVar[str] = "a step is a flat list of tokens; kernels want one row per token"
     requires: ClassVar[frozenset[str]] = frozenset()
-    ensures: ClassVar[frozenset[str]] = frozenset({TOKEN_MAJOR})
+    ensures: ClassVar[frozenset[str]] = frozenset({RAGGED})
 
     def run(self, graph: Graph) -> Graph:
         env: dict[Value, Value] = {}
@@ -56,7 +56,7 @@ def token_axis(shape: Shape, node: Node) -> int | None:
 
 
 def mixes(node: Node, reason: str) -> PassError:
-    return refuse(TokenMajor.name, node, f"{reason}; tokens may only meet in captured attention")
+    return refuse(RaggedTokens.name, node, f"{reason}; tokens may only meet in captured attention")
 
 
 def short(shape: Shape, node: Node) -> Shape:
@@ -219,7 +219,7 @@ def _full(node: Node, operands: tuple[Value, ...], b: Builder) -> Value:
 
 
 def _arange(node: Node, operands: tuple[Value, ...], b: Builder) -> Value:
-    raise refuse(TokenMajor.name, node, "positions are taken from the order of tokens, not from the positions given")
+    raise refuse(RaggedTokens.name, node, "positions are taken from the order of tokens, not from the positions given")
 
 
 Rule = Callable[[Node, tuple[Value, ...], Builder], Value]
