@@ -20,8 +20,7 @@ from inferir.server.http.body import read_json
 from inferir.server.http.gate import Gate
 from inferir.server.http.http_errors import ApiError
 from inferir.server.http.responses import ClientGoneError, error_response, json_response, warn
-from inferir.server.openai import body_fields as fields
-from inferir.server.openai.field_schema import request_body
+from inferir.server.openai.kinds import read_body
 from inferir.server.openai.route import Route
 from inferir.server.service import Service
 
@@ -124,14 +123,14 @@ def _add_post(app: FastAPI, service: Service, route: Route) -> None:
             raise ApiError(400, "the body is nested too deeply") from None
 
     async def answer(request: Request, body: dict[str, Any]) -> Response:
-        warnings = fields.parse(body, record, strict=service.options.strict)
+        warnings = read_body(body, record, strict=service.options.strict)
         service.check_model(body)
         headers: dict[str, str] = {}
         if warnings:
             warn(headers, path, "; ".join(warnings))
         return await route.answer(service, request, body, headers)
 
-    extra = request_body(record)
+    extra = {"requestBody": {"required": True, "content": {"application/json": {"schema": record.schema()}}}}
     app.add_api_route(path, post, methods=["POST"], response_model=None, openapi_extra=extra, name=path)
 
 

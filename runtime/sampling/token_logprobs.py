@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
+class TokenLogprobs(NamedTuple):
     """How likely the model found `token` before any sampling parameter applied.
 
     rank: 1 for the most likely token; tokens of equal logits share the best rank. top: the most likely tokens with

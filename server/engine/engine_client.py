@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import zmq
@@ -29,6 +29,9 @@ from inferir.server.engine.engine_link import EngineLink
 from inferir.server.engine.socket_folder import make_socket_folder
 from inferir.server.http.http_errors import ApiError, engine_died, not_ready
 
+if TYPE_CHECKING:
+    from inferir.server.engine.prometheus_metrics import Metrics
+
 BACKOFF = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before each restart; after the last one fails, the server gives up
 PING_SECONDS = 1.0
 WATCH_SECONDS = 0.05  # between two looks at the engine process
@@ -37,7 +40,6 @@ SILENT_SECONDS = 15.0  # an engine that says nothing for so long is not ready
 _CONSTRAINTS = ("allowed_token_ids", "bad_words", "min_tokens")
 
 log = logging.getLogger("inferir.server")
-
 
 Inbox = asyncio.Queue[tuple[int, m.TokenEvent | ApiError]]
 
@@ -60,18 +62,6 @@ class Job:
     last: float = 0.0
     queued: float = 0.0
     tokens: int = 0
-
-
-class Observer(Protocol):
-    """Who counts what the engine sends."""
-
-    def observe(self, job: Job, event: m.TokenEvent) -> None: ...
-
-    def observe_stats(self, stats: m.Stats) -> None: ...
-
-    def aborted(self) -> None: ...
-
-    def refused(self, count: int) -> None: ...
 
 
 @dataclass
@@ -138,7 +128,7 @@ class EngineClient:
 
     artifact: Path
     options: Mapping[str, Any]
-    observer: Observer | None = None
+    observer: Metrics | None = None
     phase: str = "loading"
     failure: InferirError | None = None
     stats: m.Stats = field(default_factory=m.Stats)
@@ -322,14 +312,14 @@ class EngineClient:
                     self._deliver(event)
             case m.Stats():
                 self._set_stats(message)
-            case m.Accepted():
+            case m.Accepted() | m.Refused():
                 accepted = self._adding.get(message.id)
-                if accepted is not None and not accepted.done():
-                    accepted.set_result(None)
-            case m.Refused():
-                accepted = self._adding.get(message.id)
-                if accepted is not None and not accepted.done():
+                if accepted is None or accepted.done():
+                    return
+                if isinstance(message, m.Refused):
                     accepted.set_exception(refused(message))
+                else:
+                    accepted.set_result(None)
             case m.Ready():
                 self._handle.folder.remove()  # both ends are connected
                 self.capacity, self.kv = message.capacity, message.kv

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from concurrent.futures import Future
+from typing import Any
 
 import zmq
 
@@ -21,7 +22,6 @@ from inferir.runtime.fresh_memory import FreshMemory
 from inferir.runtime.requests.request import Grammar, Request
 from inferir.runtime.requests.update import Update
 from inferir.runtime.sampling.sampling_params import SamplingParams
-from inferir.runtime.sampling.token_logprobs import TokenLogprobs
 from inferir.server.engine import messages as m
 from inferir.server.http.process_limits import check_threads
 
@@ -66,17 +66,8 @@ class EngineProcess:
 
     def stats(self) -> m.Stats:
         stats = self.engine.stats()
-        return m.Stats(
-            running=stats.running,
-            waiting=stats.waiting,
-            kv_usage=stats.kv_usage,
-            kv_bytes_used=stats.kv_bytes_used,
-            prefix_queries=stats.prefix_queries,
-            prefix_hits=stats.prefix_hits,
-            preemptions=stats.preemptions,
-            computed_tokens=stats.computed_tokens,
-            compilers=sum(name in sys.modules for name in COMPILERS),
-        )
+        shared = {name: getattr(stats, name) for name in m.Stats.__struct_fields__ if name != "compilers"}
+        return m.Stats(**shared, compilers=sum(name in sys.modules for name in COMPILERS))
 
     def _handle(self, message: m.ToEngine) -> None:
         match message:
@@ -114,11 +105,11 @@ class EngineProcess:
         field = error.field if isinstance(error, RequestError) else None
         self.send(m.Refused(id, str(error), field, isinstance(error, QueueFullError), internal))
 
-    def _grammar(self, spec: m.Spec) -> Future[Grammar]:
+    def _grammar(self, spec: tuple[str, Any, str]) -> Future[Grammar]:
         """Start to compile a grammar, in a thread. The server has checked what can be checked before."""
         from inferir.runtime.structured import StructuredSpec
 
-        return self.loop.grammars.compile(StructuredSpec.checked(spec.kind, spec.value, spec.source))
+        return self.loop.grammars.compile(StructuredSpec.checked(*spec))
 
     def _step(self) -> None:
         self.loop.turn()
@@ -154,7 +145,7 @@ def _event(update: Update) -> m.TokenEvent:
         text=update.text,
         finish_reason=update.finish_reason,
         stop_reason=update.stop_reason,
-        logprobs=tuple(map(_logprobs, update.logprobs)),
+        logprobs=update.logprobs,
         error=request.error,
         internal=request.internal,
     )
@@ -162,12 +153,8 @@ def _event(update: Update) -> m.TokenEvent:
     if first:
         event.queued = request.timing.queue
     if request.prompt_logprobs is not None and (first or not request.outputs):  # an answer may have no token at all
-        event.prompt_logprobs = [None if p is None else _logprobs(p) for p in request.prompt_logprobs]
+        event.prompt_logprobs = request.prompt_logprobs
     return event
-
-
-def _logprobs(given: TokenLogprobs) -> m.Logprobs:
-    return m.Logprobs(given.token, given.logprob, given.rank, list(given.top))
 
 
 def main(address: str, artifact: str, options: str) -> None:

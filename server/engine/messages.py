@@ -6,21 +6,16 @@ from typing import Any
 
 import msgspec
 
+from inferir.runtime.sampling.token_logprobs import TokenLogprobs
+
 LINGER_MS = 500  # for messages that are under way when a process ends
-
-
-class Spec(msgspec.Struct, array_like=True):
-    """Fields of `StructuredSpec`."""
-
-    kind: str
-    value: str | list[str] | None
-    source: str
 
 
 class Add(msgspec.Struct, array_like=True, tag=True):
     """Serve a prompt of token ids; `params` are the `fields` of checked `SamplingParams`.
 
-    The requests of its n answers have the ids of `request_ids`. structured: what the text must look like.
+    The requests of its n answers have the ids of `request_ids`. structured: kind, value and source of the checked
+    `StructuredSpec` that the text must follow.
     """
 
     id: str
@@ -28,7 +23,7 @@ class Add(msgspec.Struct, array_like=True, tag=True):
     params: dict[str, Any]
     priority: int = 0
     cache_salt: str | None = None
-    structured: Spec | None = None
+    structured: tuple[str, Any, str] | None = None
 
 
 class Abort(msgspec.Struct, array_like=True, tag=True):
@@ -81,15 +76,6 @@ class Refused(msgspec.Struct, array_like=True, tag=True):
     internal: bool = False
 
 
-class Logprobs(msgspec.Struct, array_like=True):
-    """A token's log-probability and rank, and the likeliest tokens with theirs."""
-
-    token: int
-    logprob: float
-    rank: int
-    top: list[tuple[int, float]]
-
-
 class TokenEvent(msgspec.Struct, array_like=True):
     """One `Update` of the engine.
 
@@ -103,8 +89,8 @@ class TokenEvent(msgspec.Struct, array_like=True):
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     queued: float | None = None
-    logprobs: tuple[Logprobs, ...] = ()
-    prompt_logprobs: list[Logprobs | None] | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
     error: str | None = None
     internal: bool = False
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from inferir.server.http.http_errors import ApiError
@@ -78,47 +78,35 @@ async def answered(
         await close()
 
 
-class EventStream(Response):
+class EventStream(StreamingResponse):
     """Server-sent events: a JSON document per event, then `[DONE]`.
 
     An `ApiError` of `events`, once the headers are sent, becomes an event with an error, and no `[DONE]` follows.
     `close` is called at the end, however it comes.
     """
 
-    media_type = "text/event-stream"
-
     def __init__(
         self, events: AsyncIterator[Any], close: Callable[[], Awaitable[None]], headers: Mapping[str, str]
     ) -> None:
-        self.status_code = 200
-        self.background = None
-        self.events = events
-        self.close = close
-        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
+        kept = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
+        super().__init__(_event_bytes(events), headers=kept, media_type="text/event-stream")
+        self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        task = asyncio.create_task(self._send(send))
-        gone = asyncio.create_task(disconnected(receive))
         try:
-            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await super().__call__(scope, receive, send)
         finally:
-            for t in (task, gone):
-                if not t.done():
-                    t.cancel()
-                with contextlib.suppress(asyncio.CancelledError, OSError):
-                    await t
-            await self.close()
+            await self._close()
 
-    async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        last = b"data: [DONE]\n\n"
-        try:
-            async for event in self.events:
-                data = b"data: " + encode(event) + b"\n\n"
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-        except ApiError as error:
-            last = b"data: " + encode(error.body) + b"\n\n"
-        except Exception:
-            log.exception("a stream failed")
-            last = b"data: " + encode(ApiError(500, "internal error").body) + b"\n\n"
-        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+async def _event_bytes(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    last = b"[DONE]"
+    try:
+        async for event in events:
+            yield b"data: " + encode(event) + b"\n\n"
+    except ApiError as error:
+        last = encode(error.body)
+    except Exception:
+        log.exception("a stream failed")
+        last = encode(ApiError(500, "internal error").body)
+    yield b"data: " + last + b"\n\n"

@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from inferir.server.engine.messages import Logprobs, TokenEvent
+from inferir.runtime.sampling.token_logprobs import TokenLogprobs
+from inferir.server.engine.messages import TokenEvent
 from inferir.server.http.http_errors import ApiError
 from inferir.server.http.responses import answered, warn, while_connected
-from inferir.server.openai import body_fields as fields
 from inferir.server.openai.field_table import CHAT
 from inferir.server.openai.generation import Generation
 from inferir.server.openai.logprob_fields import chat_logprobs, prompt_logprobs
-from inferir.server.openai.parameters import check_priority, engine_params, sequences, truncate, wish
+from inferir.server.openai.parameters import (
+    check_priority,
+    engine_params,
+    sequences,
+    stream_options,
+    structure,
+    truncate,
+)
 from inferir.server.openai.route import Route
 from inferir.server.service import Service
 
@@ -30,7 +37,7 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
     n = sequences(body)
     if n > service.options.max_sequences:
         raise ApiError.invalid(f"n={n} is more than {service.options.max_sequences} sequences in one request", "n")
-    usage, continuous = fields.stream_options(body)
+    usage, continuous = stream_options(body)
     use, body = await _tool_use(service, body)
     params = engine_params(body, service.sampling.values, _most_tokens(body), None)
     params |= _logprobs(service, body)
@@ -42,7 +49,7 @@ async def chat(service: Service, request: Request, body: Mapping[str, Any], head
     ids = truncate(await service.chat_tokens(body, headers, must_fit), body, service.max_model_len)
     service.check_prompt(ids, "messages")
     check_priority(service, body)
-    generation = Generation(service.client, [ids], params, await wish(service, body, *_structure(use)))
+    generation = Generation(service.client, [ids], params, body, await structure(service, body, *_structure(use)))
     answer = _Answer(service, body, generation, use)
     await while_connected(request, generation.start())
     events = answer.stream(usage, continuous) if body.get("stream") else None
@@ -109,7 +116,7 @@ class _Answer:
             choice = {"index": i, "delta": delta, "logprobs": None, "finish_reason": finish, "stop_reason": stop}
             out = {**head, "choices": [choice]}
             if usage:
-                out["usage"] = generation.usage_of(i) if continuous else None
+                out["usage"] = generation.usage(i) if continuous else None
             return out
 
         def roles() -> Iterator[Any]:
@@ -176,7 +183,7 @@ class _Answer:
             return "tool_calls"
         return reason
 
-    def _given_logprobs(self, given: Sequence[Logprobs]) -> dict[str, Any] | None:
+    def _given_logprobs(self, given: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         return chat_logprobs(self._tokenizer, given) if self._logprobs and self._tokenizer is not None else None
 
     def _head(self, kind: str) -> dict[str, Any]:

@@ -11,14 +11,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from inferir.runtime.sampling.integers import integrals
-from inferir.server.engine.messages import Logprobs
+from inferir.runtime.sampling.token_logprobs import TokenLogprobs
 from inferir.server.http.http_errors import ApiError
 from inferir.server.http.responses import answered, while_connected
-from inferir.server.openai import body_fields as fields
 from inferir.server.openai.field_table import COMPLETIONS
 from inferir.server.openai.generation import Generation
 from inferir.server.openai.logprob_fields import CompletionLogprobs, joined, prompt_logprobs
-from inferir.server.openai.parameters import check_priority, engine_params, sequences, truncate, wish
+from inferir.server.openai.parameters import (
+    check_priority,
+    engine_params,
+    sequences,
+    stream_options,
+    structure,
+    truncate,
+)
 from inferir.server.openai.route import Route
 from inferir.server.service import Service
 
@@ -28,7 +34,7 @@ DEFAULT_MAX_TOKENS = 16
 async def completions(service: Service, request: Request, body: Mapping[str, Any], headers: dict[str, str]) -> Response:
     """Answer a checked body. Raises `ApiError`."""
     n = sequences(body)
-    usage, continuous = fields.stream_options(body)
+    usage, continuous = stream_options(body)
     params = engine_params(body, service.sampling.values, body.get("max_tokens"), DEFAULT_MAX_TOKENS)
     scoring = params["max_tokens"] == 0
     if scoring:
@@ -41,7 +47,7 @@ async def completions(service: Service, request: Request, body: Mapping[str, Any
             params["prompt_logprobs"] = max(body["logprobs"], body.get("prompt_logprobs") or 0)
     check_priority(service, body)
     prompts = await _prompts(service, body, n)
-    generation = Generation(service.client, prompts, params, await wish(service, body), discard=scoring)
+    generation = Generation(service.client, prompts, params, body, await structure(service, body), discard=scoring)
     echoes = _echoes(service, body, prompts)
     answer = _Answer(service, body, generation, echoes)
     await while_connected(request, generation.start())
@@ -109,7 +115,7 @@ class _Answer:
                 choice |= self._prompt_scores(i)
             chunk = {**self._head, "choices": [choice]}
             if usage:
-                chunk["usage"] = generation.usage_of(i) if continuous else None
+                chunk["usage"] = generation.usage(i) if continuous else None
             yield chunk
         if usage:
             yield {**self._head, "choices": [], "usage": generation.usage()}
@@ -120,7 +126,9 @@ class _Answer:
             return {}
         return {"prompt_logprobs": prompt_logprobs(self._tokenizer, self._generation.choices[i].prompt_logprobs or [])}
 
-    def _given_logprobs(self, i: int, given: Sequence[Logprobs], *, first: bool, final: bool) -> dict[str, Any] | None:
+    def _given_logprobs(
+        self, i: int, given: Sequence[TokenLogprobs], *, first: bool, final: bool
+    ) -> dict[str, Any] | None:
         """Log-probabilities of the next tokens of sequence i, behind those of an echoed prompt at first."""
         if not self._fields:
             return None

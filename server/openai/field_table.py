@@ -12,8 +12,11 @@ from typing import Any
 from inferir.ir.contract.step_inputs import STEP_INPUTS
 from inferir.runtime.sampling.sampling_params import INTEGERS, MAX_LOGPROBS, NUMBERS, SamplingParams
 from inferir.server.http.http_errors import ApiError
-from inferir.server.openai.effects import DEPENDS, IDLE, OBEYED, REFUSED
 from inferir.server.openai.kinds import (
+    DEPENDS,
+    IDLE,
+    OBEYED,
+    REFUSED,
     Anything,
     Field,
     Flag,

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.sampling.sampling_params import SamplingParams
+from inferir.runtime.sampling.token_logprobs import TokenLogprobs
+from inferir.server.engine import messages as m
 from inferir.server.engine.engine_client import EngineClient, Inbox, Job
-from inferir.server.engine.messages import Add, Logprobs, Spec, TokenEvent
+from inferir.server.engine.messages import TokenEvent
 from inferir.server.http.http_errors import ApiError
 
-
-@dataclass(frozen=True)
-class Wish:
-    """What a request wants of the engine beside its sampling parameters."""
-
-    priority: int = 0
-    cache_salt: str | None = None
-    structured: Spec | None = None
+if TYPE_CHECKING:
+    from inferir.runtime.structured.spec import StructuredSpec
 
 
 @dataclass
@@ -33,8 +29,8 @@ class Choice:
     tokens: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    logprobs: list[Logprobs] = field(default_factory=list)
-    prompt_logprobs: list[Logprobs | None] | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
     def add(self, event: TokenEvent) -> None:
         self.text.append(event.text)
@@ -53,11 +49,15 @@ class Generation:
         client: EngineClient,
         prompts: list[list[int]],
         params: dict[str, Any],
-        wish: Wish,
+        body: Mapping[str, Any],
+        structured: StructuredSpec | None,
         *,
         discard: bool = False,
     ) -> None:
-        """discard: the engine is asked for one token per sequence only to have the prompts scored; it is left out."""
+        """params: for `SamplingParams`; body, structured: what else is wanted of the engine.
+
+        discard: the engine is asked for one token per sequence only to have the prompts scored; it is left out.
+        """
         self.client = client
         self._discard = discard
         self.prompts = prompts
@@ -67,32 +67,27 @@ class Generation:
             raise ApiError.from_request_error(error) from None
         self.n = checked.n
         self.choices = [Choice() for _ in range(len(prompts) * self.n)]
-        self._params = checked.fields()
-        self._wish = wish
+        self._message = m.Add("", [], checked.fields(), body.get("priority") or 0, body.get("cache_salt"))
+        if structured is not None:
+            self._message.structured = (structured.kind, structured.value, structured.source)
         self._jobs: list[Job] = []
         self._inbox: Inbox = asyncio.Queue()
 
     async def start(self) -> None:
         """Give all sequences to the engine, or none if it refuses one."""
-        wish = self._wish
-        adding = []
-        for i, prompt in enumerate(self.prompts):
-            message = Add("", prompt, self._params, wish.priority, wish.cache_salt, wish.structured)
-            adding.append(asyncio.create_task(self.client.add(message, i * self.n, self._inbox)))
+        adding = [asyncio.create_task(self._add(i, prompt)) for i, prompt in enumerate(self.prompts)]
         try:
-            results = await asyncio.gather(*adding, return_exceptions=True)
-        except asyncio.CancelledError:
-            for task in adding:
-                task.cancel()
-            results = await asyncio.gather(*adding, return_exceptions=True)
-            self._jobs = [job for r in results if not isinstance(r, BaseException) for job in r]
+            for problem in await asyncio.gather(*adding, return_exceptions=True):
+                if problem is not None:
+                    raise problem
+        except BaseException:
+            await asyncio.gather(*adding, return_exceptions=True)  # which are cancelled if this was
             await self.close()
             raise
-        self._jobs = [job for r in results if not isinstance(r, BaseException) for job in r]
-        for result in results:
-            if isinstance(result, BaseException):
-                await self.close()
-                raise result
+
+    async def _add(self, index: int, prompt: list[int]) -> None:
+        message = msgspec.structs.replace(self._message, prompt=prompt)
+        self._jobs += await self.client.add(message, index * self.n, self._inbox)
 
     async def events(self) -> AsyncIterator[tuple[int, TokenEvent]]:
         """Events of all sequences as they come, until all have ended. Raises the `ApiError` that ends them early."""
@@ -115,13 +110,9 @@ class Generation:
             if not job.finished:
                 await self.client.abort(job)
 
-    def usage(self) -> dict[str, int]:
-        """Prompt tokens count once per prompt, generated ones over all sequences."""
-        prompt = sum(len(p) for p in self.prompts)
-        generated = sum(len(c.tokens) for c in self.choices)
-        return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
-
-    def usage_of(self, index: int) -> dict[str, int]:
-        """Usage of one sequence so far."""
-        prompt, generated = len(self.prompts[index // self.n]), len(self.choices[index].tokens)
+    def usage(self, index: int | None = None) -> dict[str, int]:
+        """Usage so far, of one sequence or of all: prompt tokens then count once per prompt."""
+        prompts = self.prompts if index is None else [self.prompts[index // self.n]]
+        choices = self.choices if index is None else [self.choices[index]]
+        prompt, generated = sum(map(len, prompts)), sum(len(c.tokens) for c in choices)
         return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}

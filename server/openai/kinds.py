@@ -16,6 +16,12 @@ from typing import Any, Protocol
 from inferir.runtime.sampling.integers import integral, integrals
 from inferir.server.http.http_errors import ApiError
 
+# What may become of a field.
+OBEYED = "obeyed"  # it does what it says
+IDLE = "no effect"  # accepted, and nothing here could differ by it
+REFUSED = "refused"  # a 400 that names it, unless its value asks for nothing
+DEPENDS = "depends"  # obeyed, refused or warned about, as the note says
+
 MAX_WARNINGS = 10
 """Unknown fields that are named; finding what was meant takes time that a client must not be able to multiply."""
 
@@ -223,7 +229,7 @@ class Off:
 
 @dataclass(frozen=True)
 class Field:
-    """A key of an object. effect: one of `field_table.EFFECTS`; note: what it does, why nothing, or when."""
+    """A key of an object. effect: what becomes of it; note: what it does, why nothing, or when."""
 
     name: str
     kind: Kind
@@ -314,3 +320,15 @@ def nullable(schema: dict[str, Any]) -> dict[str, Any]:
         return {"anyOf": [schema, {"type": "null"}]}
     enum = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
     return {**schema, "type": [schema["type"], "null"], **enum}
+
+
+def read_body(body: dict[str, Any], record: Record, *, strict: bool) -> list[str]:
+    """Check `body` and put its values into the form that the server works with, in place.
+
+    A value of the wrong kind, at any depth, and a known field that asks for something that is not supported are errors
+    that name the field's path. Returns a warning for each of the first unknown fields. Raises `ApiError`.
+    """
+    walk = Walk(strict)
+    record.read(body, "", walk)
+    more = walk.unknown_fields - MAX_WARNINGS
+    return [*walk.warnings, f"and {more} more unknown fields"] if more > 0 else walk.warnings

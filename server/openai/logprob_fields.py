@@ -6,8 +6,8 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
+from inferir.runtime.sampling.token_logprobs import TokenLogprobs
 from inferir.runtime.text.tokenizer import Tokenizer
-from inferir.server.engine.messages import Logprobs
 
 LOWEST = -9999.0  # stands for minus infinity, which JSON has no number for
 
@@ -31,7 +31,7 @@ def token_name(tokenizer: Tokenizer, token: int) -> str:
         return "bytes:" + "".join(f"\\x{b:02x}" for b in raw)
 
 
-def chat_logprobs(tokenizer: Tokenizer, given: Sequence[Logprobs]) -> dict[str, Any]:
+def chat_logprobs(tokenizer: Tokenizer, given: Sequence[TokenLogprobs]) -> dict[str, Any]:
     """The field `logprobs` of a chat's choice."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
@@ -58,14 +58,14 @@ class CompletionLogprobs:
         self._skipped = tokenizer.special_ids if skip_special else frozenset()
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def echoed(self, prompt: Sequence[int], scores: Sequence[Logprobs | None]) -> dict[str, Any]:
+    def echoed(self, prompt: Sequence[int], scores: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
         """The field for the tokens of an echoed prompt; the first has no log-probability."""
         self._offset = 0
-        first = self.next([Logprobs(prompt[0], 0.0, 0, [])])
+        first = self.next([TokenLogprobs(prompt[0], 0.0, 0, ())])
         first["token_logprobs"], first["top_logprobs"] = [None], [None]
         return joined(first, self.next([s for s in scores if s is not None], final=True))
 
-    def next(self, given: Sequence[Logprobs], *, final: bool = False) -> dict[str, Any]:
+    def next(self, given: Sequence[TokenLogprobs], *, final: bool = False) -> dict[str, Any]:
         """The field for the next tokens; `final`: no more will come."""
         out: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
         for i, g in enumerate(given, 1):
@@ -88,7 +88,7 @@ def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     return {name: first[name] + second[name] for name in first}
 
 
-def prompt_logprobs(tokenizer: Tokenizer, scores: Sequence[Logprobs | None]) -> list[dict[str, Any] | None]:
+def prompt_logprobs(tokenizer: Tokenizer, scores: Sequence[TokenLogprobs | None]) -> list[dict[str, Any] | None]:
     """The field `prompt_logprobs`: for each prompt token but the first, candidates by id."""
     out: list[dict[str, Any] | None] = []
     for s in scores:

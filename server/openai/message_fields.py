@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
-from inferir.server.openai.effects import DEPENDS, IDLE, OBEYED, REFUSED
-from inferir.server.openai.kinds import Anything, Either, Field, Flag, Integer, Items, Mapped, Off, Record, Tagged, Text
+from inferir.server.openai.kinds import (
+    DEPENDS,
+    IDLE,
+    OBEYED,
+    REFUSED,
+    Anything,
+    Either,
+    Field,
+    Flag,
+    Integer,
+    Items,
+    Mapped,
+    Off,
+    Record,
+    Tagged,
+    Text,
+)
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128

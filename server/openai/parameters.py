@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from inferir.server.engine.messages import Spec
 from inferir.server.http.http_errors import ApiError
-from inferir.server.openai import body_fields as fields
-from inferir.server.openai.generation import Wish
+from inferir.server.openai.field_table import SAMPLING
 
 if TYPE_CHECKING:
     from inferir.runtime.structured.spec import StructuredSpec
@@ -24,6 +22,20 @@ def sequences(body: Mapping[str, Any]) -> int:
     return n
 
 
+def stream_options(body: Mapping[str, Any]) -> tuple[bool, bool]:
+    """(include_usage, continuous_usage_stats)."""
+    options = body.get("stream_options")
+    if options is None:
+        return False, False
+    if not body.get("stream"):
+        raise ApiError.invalid("stream_options needs stream: true", "stream_options")
+    usage, continuous = bool(options.get("include_usage")), bool(options.get("continuous_usage_stats"))
+    if continuous and not usage:
+        name = "stream_options.continuous_usage_stats"
+        raise ApiError.invalid(f"{name} needs stream_options.include_usage", name)
+    return usage, continuous
+
+
 def engine_params(
     body: Mapping[str, Any], defaults: Mapping[str, Any], wanted: int | None, otherwise: int | None
 ) -> dict[str, Any]:
@@ -31,7 +43,8 @@ def engine_params(
 
     wanted: the most tokens that `body` asks for; otherwise: those of a request that does not say, if `defaults` do not.
     """
-    params = {"max_tokens": otherwise, **defaults, **fields.sampling_params(body)}
+    given = {name: body[name] for name in SAMPLING if body.get(name) is not None}
+    params = {"max_tokens": otherwise, **defaults, **given}
     if wanted is not None:
         params["max_tokens"] = wanted
     n = sequences(body)
@@ -48,14 +61,14 @@ def check_priority(service: Service, body: Mapping[str, Any]) -> None:
         raise ApiError.invalid(text, "priority")
 
 
-async def wish(
+async def structure(
     service: Service,
     body: Mapping[str, Any],
     forced: StructuredSpec | None = None,
     beside_calls: Callable[[StructuredSpec], StructuredSpec] | None = None,
-) -> Wish:
-    """What else the engine is asked for. forced: the grammar of a tool call. beside_calls: makes the grammar of a text
-    or calls from that of the text. Raises `ApiError`.
+) -> StructuredSpec | None:
+    """What the text of an answer must follow. forced: the grammar of a tool call. beside_calls: makes the grammar of a
+    text or calls from that of the text. Raises `ApiError`.
     """
     spec = forced
     form = body.get("response_format") or {"type": "text"}
@@ -69,11 +82,7 @@ async def wish(
         spec = await service.in_thread(structured_spec, body)  # it may take some tenths of a second
         if spec is not None and beside_calls is not None:
             spec = await service.in_thread(beside_calls, spec)
-    structured = None
-    if spec is not None:
-        value = list(spec.value) if isinstance(spec.value, tuple) else spec.value
-        structured = Spec(spec.kind, value, spec.source)
-    return Wish(body.get("priority") or 0, body.get("cache_salt"), structured)
+    return spec
 
 
 def truncate(ids: list[int], body: Mapping[str, Any], max_model_len: int) -> list[int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import stat
 import subprocess
 import tempfile
@@ -14,7 +16,8 @@ from pathlib import Path
 import pytest
 from serving import COMMAND, OPTIONS
 
-from inferir.server.engine.socket_folder import make_socket_folder
+from inferir.ir.errors import EngineError
+from inferir.server.engine.socket_folder import MAX_BYTES, make_socket_folder, socket_root
 
 
 @pytest.fixture
@@ -79,3 +82,48 @@ def test_a_killed_server_leaves_nothing_for_long(tiny_artifact: Path, short_fold
         following.send_signal(signal.SIGTERM)
         following.wait(30)
     assert not any(place.glob("inferir-*"))
+
+
+# --- where they are, whatever TMPDIR is -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tempfile.mkdtemp(dir="/tmp")
+
+
+def use(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    monkeypatch.setenv("TMPDIR", folder)
+    monkeypatch.setattr(tempfile, "tempdir", None)  # what an earlier call found
+
+
+def test_the_usual_folder(monkeypatch: pytest.MonkeyPatch, short: str) -> None:
+    use(monkeypatch, short)
+    assert socket_root(("/nowhere",)) == Path(short)
+    Path(short).rmdir()
+
+
+def test_folders_that_take_no_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, short: str) -> None:
+    long = tmp_path / ("x" * MAX_BYTES)
+    odd = tmp_path / os.fsdecode(b"t\xff")
+    for folder in (long, odd):
+        folder.mkdir()
+        use(monkeypatch, str(folder))
+        assert socket_root((short,)) == Path(short)
+        with pytest.raises(EngineError, match=f"^TMPDIR: no socket can be made in .* at most {MAX_BYTES} bytes"):
+            socket_root(("/nowhere", "/dev/null"))
+    Path(short).rmdir()
+
+
+def test_what_is_in_the_folder_fits_into_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest folder that is taken leaves room for the names of the private folder and of the socket in it."""
+    top = tempfile.mkdtemp(dir="/tmp")
+    folder = os.path.join(top, "y" * (MAX_BYTES - len(top) - 1))
+    os.mkdir(folder)
+    use(monkeypatch, folder)
+    private = make_socket_folder()
+    assert str(private.path).startswith(folder)
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(private.path / "engine"))
+    private.remove()
+    shutil.rmtree(top)

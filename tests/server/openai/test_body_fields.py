@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import field_page
 import openai
 import pytest
 import typing_extensions
@@ -17,10 +18,8 @@ from openai.resources.chat.completions import Completions as Chats
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 from serving import Server, Start
 
-from inferir.server.openai import field_page
-from inferir.server.openai.effects import DEPENDS, IDLE, OBEYED, REFUSED
 from inferir.server.openai.field_table import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE
-from inferir.server.openai.kinds import Mapped, Off, Record
+from inferir.server.openai.kinds import DEPENDS, IDLE, OBEYED, REFUSED, Mapped, Off, Record
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "server.md"
 USER = {"role": "user", "content": "x"}
@@ -53,7 +52,7 @@ def ask(server: Server, path: str, body: dict[str, Any], *, stream: bool) -> tup
 
 
 def test_the_page_shows_the_table() -> None:
-    """Run `python -m inferir.server.openai.field_page docs/server.md` after a change."""
+    """Run `python tests/field_page.py docs/server.md` after a change."""
     text = PAGE.read_text(encoding="utf-8")
     assert field_page.written(text) == text
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inferir.runtime.structured import spec_fields as fields
-from inferir.server.openai.parameters import wish
+from inferir.server.openai.parameters import structure
 
 
 def test_schemas_are_checked_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,8 +30,8 @@ def test_schemas_are_checked_beside_the_event_loop(monkeypatch: pytest.MonkeyPat
 
     body = {"structured_outputs": {"json": {"type": "null"}}}
     service: Any = SimpleNamespace(in_thread=in_thread)
-    found = asyncio.run(wish(service, body))
-    assert found.structured is not None
-    assert found.structured.kind == "json_schema"
+    found = asyncio.run(structure(service, body))
+    assert found is not None
+    assert found.kind == "json_schema"
     assert threads
     assert threading.main_thread() not in threads

@@ -1,4 +1,4 @@
-"""The table of fields as documents show it: `python -m inferir.server.openai.field_page [FILE]`.
+"""The table of fields as documents show it: `python tests/field_page.py [FILE]`.
 
 Prints it, or writes it into FILE between the two marks.
 """
@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from inferir.server.openai.effects import EFFECTS
 from inferir.server.openai.field_table import BODIES
-from inferir.server.openai.kinds import Either, Field, Items, Kind, Off, Record, Tagged
+from inferir.server.openai.kinds import DEPENDS, IDLE, OBEYED, REFUSED, Either, Field, Items, Kind, Off, Record, Tagged
 
 BEGIN = "<!-- begin fields -->"
 END = "<!-- end fields -->"
+_EFFECTS = {
+    OBEYED: "it does what it says",
+    IDLE: "accepted, and nothing here could differ by it",
+    REFUSED: "a 400 that names it, unless its value asks for nothing",
+    DEPENDS: "obeyed, refused or warned about, as the row says",
+}
 _NAMES = {
     "/v1/completions": "completions",
     "/v1/chat/completions": "chat",
@@ -64,7 +69,7 @@ def table() -> str:
             if isinstance(field.kind, Off) and field.kind.values:
                 note += f"; accepts {', '.join(f'`{json.dumps(v)}`' for v in field.kind.values)}"
             found.setdefault((path, field.effect, note), []).append(_NAMES[route])
-    lines = [f"- *{effect}*: {meaning}" for effect, meaning in EFFECTS.items()]
+    lines = [f"- *{effect}*: {meaning}" for effect, meaning in _EFFECTS.items()]
     lines += ["", "| field | routes | | |", "|---|---|---|---|"]
     lines += [f"| `{path}` | {', '.join(names)} | {effect} | {note} |" for (path, effect, note), names in found.items()]
     return "\n".join(lines)
