@@ -94,7 +94,7 @@ def measure(artifact: str, sequences: int, steps: int) -> dict[str, float]:
             )
         else:
             params = SamplingParams(max_tokens=steps + 8, temperature=0.0, ignore_eos=True)
-        engine.add_request(prompt, params)
+        engine.queue(engine.requests.make(prompt, params))
     while engine.stats().running < sequences or engine.stats().waiting:
         engine.step()
     for _ in range(5):

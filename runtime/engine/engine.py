@@ -5,14 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import time
 from collections.abc import Sequence
-from typing import Unpack
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.batch.input_batch import InputBatch, PreparedStep
 from inferir.runtime.batch.prompt_scores import PromptScores
 from inferir.runtime.engine.delivery import Delivery, blame_grammar
 from inferir.runtime.engine.model_limits import ModelLimits
-from inferir.runtime.engine.request_maker import RequestMaker, RequestOptions
+from inferir.runtime.engine.request_maker import RequestMaker
 from inferir.runtime.engine.scheduler import Scheduler, SchedulerOptions
 from inferir.runtime.engine.stats import EngineStats
 from inferir.runtime.executor.base import Executor, Step
@@ -20,7 +19,6 @@ from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.requests.request import Request
 from inferir.runtime.requests.scheduled import Scheduled
 from inferir.runtime.requests.update import Update
-from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.runtime.text.tokenizer import Tokenizer
 
 GRAMMAR_WAIT = 0.01
@@ -82,31 +80,6 @@ class Engine:
         self.scheduler.complete(plan, [s.tokens for s in plan.scheduled])
         self._scores.take(outputs)
         return updates + self._delivery.deliver(step, outputs)
-
-    def add_request(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        request_id: str | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Request:
-        """Queue one request for a prompt of token ids. Raises what `add_requests` does, and for an n above 1."""
-        if params.n != 1:
-            raise RequestError("this call makes one answer; several are made by add_requests", "n")
-        (request,) = self.add_requests(prompt, params, request_id, **options)
-        return request
-
-    def add_requests(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        request_id: str | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> list[Request]:
-        """Make the requests of a prompt, as `RequestMaker.make` does, and queue all or none of them."""
-        group = self.requests.make(prompt, params, request_id, **options)
-        self.queue(group)
-        return group
 
     def queue(self, requests: Sequence[Request]) -> None:
         """Queue requests, or none of them. Raises `QueueFullError` if too many are waiting."""

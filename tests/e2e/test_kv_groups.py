@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from engine_requests import add_request
 from serving import Server
 
 from inferir import LLM, SamplingParams
@@ -167,7 +168,7 @@ def test_a_sequence_keeps_its_windows_only(llm: LLM) -> None:
     """In every step after the prompt; the engine's figures count the whole pool's blocks."""
     engine = llm.engine
     page = engine.kv.groups[0].spec.page_bytes
-    request = engine.add_request(PROMPTS[-1], SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True))
+    request = add_request(engine, PROMPTS[-1], SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True))
     while not request.outputs:
         engine.step()
     engine.step()

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from artifacts import VOCAB
+from engine_requests import add_request
 
 from inferir.api.llm import LLM, RequestOutput, SamplingParams
 from inferir.ir.errors import RequestError
@@ -38,7 +39,7 @@ def test_simultaneous_requests_over_a_pool_that_was_never_written(tiny_artifact:
         assert llm.stats().prefix_hits > 0
     with LLM(tiny_artifact, threads=1, max_num_batched_tokens=24) as llm:
         poison(llm)
-        request = llm.engine.add_request(prompts[0], GREEDY)
+        request = add_request(llm.engine, prompts[0], GREEDY)
         llm.engine.step()
         assert 0 < request.computed < len(prompts[0])
         llm.engine.abort(request.id)
@@ -48,9 +49,9 @@ def test_simultaneous_requests_over_a_pool_that_was_never_written(tiny_artifact:
 def test_a_prompt_larger_than_the_pool_is_refused_and_others_go_on(make_engine: Callable[..., Engine]) -> None:
     engine = make_engine(num_blocks=51, max_model_len=2000, max_tokens=64)  # 200 slots
     with pytest.raises(RequestError, match=r"1000 tokens.*holds 200 per request"):
-        engine.add_request([1] * 1000, GREEDY)
-    long = engine.add_request([1] * 100, SamplingParams(temperature=0.0, max_tokens=2000))
-    small = engine.add_request([2] * 5, SamplingParams(temperature=0.0, max_tokens=4))
+        add_request(engine, [1] * 1000, GREEDY)
+    long = add_request(engine, [1] * 100, SamplingParams(temperature=0.0, max_tokens=2000))
+    small = add_request(engine, [2] * 5, SamplingParams(temperature=0.0, max_tokens=4))
     while engine.has_unfinished:
         engine.step()
     assert (long.finish_reason, len(long.outputs)) == ("length", 100)
@@ -59,9 +60,9 @@ def test_a_prompt_larger_than_the_pool_is_refused_and_others_go_on(make_engine: 
 
 def test_low_priorities_finish_in_the_end(make_engine: Callable[..., Engine]) -> None:
     engine = make_engine(max_seqs=2, policy="priority")
-    low = engine.add_request([1] * 5, SamplingParams(temperature=0.0, max_tokens=20), priority=9)
+    low = add_request(engine, [1] * 5, SamplingParams(temperature=0.0, max_tokens=20), priority=9)
     for i in range(30):
-        engine.add_request([2, i], SamplingParams(temperature=0.0, max_tokens=3), priority=0)
+        add_request(engine, [2, i], SamplingParams(temperature=0.0, max_tokens=3), priority=0)
         engine.step()
     while engine.has_unfinished:
         engine.step()

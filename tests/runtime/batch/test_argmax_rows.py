@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from engine_requests import add_request
 
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.sampling.sampling_params import SamplingParams
@@ -31,14 +32,14 @@ def drain(engine: Engine) -> list[tuple[int, int]]:
 )
 def test_who_needs_logits(make_engine: MakeEngine, changes: dict[str, Any]) -> None:
     engine = make_engine()
-    engine.add_request([1, 2], SamplingParams(**{"temperature": 0.0, "max_tokens": 2, **changes}))
+    add_request(engine, [1, 2], SamplingParams(**{"temperature": 0.0, "max_tokens": 2, **changes}))
     assert drain(engine) == [(1, 0), (1, 0)]
 
 
 def test_others_go_without(make_engine: MakeEngine, reference: Callable[..., list[int]]) -> None:
     engine = make_engine()
     params = SamplingParams(temperature=0.0, max_tokens=3)
-    request = engine.add_request([1, 2], params)
+    request = add_request(engine, [1, 2], params)
     assert drain(engine) == [(0, 1)] * 3
     assert request.outputs == reference([1, 2], params, 3)
 
@@ -52,7 +53,7 @@ def test_mixed_steps_give_every_request_its_own_token(make_engine: MakeEngine, r
         scored = {"prompt_logprobs": 0} if i in (2, 5) else {}
         params = SamplingParams(**hot, **scored, max_tokens=3 + i)
         prompt = list(range(1 + i, 4 + 2 * i))
-        requests.append((engine.add_request(prompt, params), prompt, params))
+        requests.append((add_request(engine, prompt, params), prompt, params))
         engine.step()
     rows = drain(engine)
     for request, prompt, params in requests:
@@ -63,5 +64,5 @@ def test_mixed_steps_give_every_request_its_own_token(make_engine: MakeEngine, r
 def test_artifacts_without_argmax_rows_have_logits_for_all(make_engine: MakeEngine) -> None:
     engine = make_engine()
     del engine.executor.inputs["argmax_rows"]  # type: ignore[attr-defined]
-    engine.add_request([1, 2], SamplingParams(temperature=0.0, max_tokens=2))
+    add_request(engine, [1, 2], SamplingParams(temperature=0.0, max_tokens=2))
     assert drain(engine) == [(1, 0), (1, 0)]

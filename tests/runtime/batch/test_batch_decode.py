@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from engine_requests import add_request
 
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.sampling.sampling_params import SamplingParams
@@ -41,13 +42,13 @@ def served(engine: Engine, *, fresh: bool, extra: SamplingParams | None = None) 
 
     executor.wait = observe
     engine.batch._advance = counted  # type: ignore[method-assign]
-    requests = [engine.add_request(list(range(1, 4 + 3 * i)), p) for i, p in enumerate(PARAMS)]
+    requests = [add_request(engine, list(range(1, 4 + 3 * i)), p) for i, p in enumerate(PARAMS)]
     while engine.has_unfinished:
         if fresh:
             engine.batch._last = None
         engine.step()
         if len(seen) == 9:
-            requests.append(engine.add_request([5, 6], extra or PARAMS[0]))
+            requests.append(add_request(engine, [5, 6], extra or PARAMS[0]))
     return [r.outputs for r in requests], seen, moved
 
 

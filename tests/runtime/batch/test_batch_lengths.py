@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_requests import add_request
 
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.sampling.sampling_params import SamplingParams
@@ -19,7 +20,7 @@ def served(engine: Engine, prompts: Sequence[int]) -> list[dict[int, int]]:
     inputs: Any = engine.executor.inputs
     inputs["lengths"] = np.full(engine.scheduler.options.max_tokens, -1, np.int32)
     params = SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True)
-    requests = [engine.add_request(list(range(1, n + 1)), params) for n in prompts]
+    requests = [add_request(engine, list(range(1, n + 1)), params) for n in prompts]
     seen: list[dict[int, int]] = [{} for _ in prompts]
     executor: Any = engine.executor
     run = executor.wait

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_requests import add_request
 
 from inferir.ir.contract import split_kv
 from inferir.ir.contract.split_kv import ITEM_WIDTH, Splitting
@@ -26,7 +27,7 @@ def short_splits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def served(engine: Engine, lengths: tuple[int, ...]) -> list[list[int]]:
-    requests = [engine.add_request([1 + (7 * i) % 40 for i in range(n)], GREEDY) for n in lengths]
+    requests = [add_request(engine, [1 + (7 * i) % 40 for i in range(n)], GREEDY) for n in lengths]
     while engine.has_unfinished:
         engine.step()
     assert engine.kv.pool.num_used == 0
@@ -57,7 +58,7 @@ def test_answers_are_those_of_each_request_alone(
 @pytest.mark.usefixtures("short_splits")
 def test_tables_begin_with_the_first_split_that_is_read(make_engine: Callable[..., Engine]) -> None:
     engine = make_engine(max_model_len=80, windows=(0, 6))
-    request = engine.add_request(list(range(1, 31)), GREEDY)
+    request = add_request(engine, list(range(1, 31)), GREEDY)
     inputs: Any = engine.executor.inputs
     full, window = engine.kv.groups
     for computed in (16, 30, 31, 32, 33, 34, 35, 36, 37, 38):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_requests import add_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,7 +123,7 @@ def served(engine: Engine) -> tuple[list[list[int]], int, list[Any]]:
 
     executor.wait = observe
     params = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True)
-    requests = [engine.add_request(list(range(1, n)), params) for n in (3, 9, 22)]
+    requests = [add_request(engine, list(range(1, n)), params) for n in (3, 9, 22)]
     while engine.has_unfinished:
         engine.step()
     return [r.outputs for r in requests], merges, seen

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_requests import add_request
 
 from inferir.ir.errors import EngineError, RequestError
 from inferir.runtime.engine.engine import Engine
@@ -47,11 +48,11 @@ def test_every_request_gets_its_own_tokens(
 ) -> None:
     engine = make_engine(windows=windows, num_blocks=blocks * len(windows), max_tokens=9, max_seqs=6)
     for i, prompt in enumerate(prompts(12)):
-        engine.add_request(prompt, params_for(i, 20), f"r{i}")
+        add_request(engine, prompt, params_for(i, 20), f"r{i}")
     got = drain(engine)
     for i, prompt in enumerate(prompts(12)):
         alone = make_engine(windows=windows, max_tokens=64)
-        alone.add_request(prompt, params_for(i, 20), "alone")
+        add_request(alone, prompt, params_for(i, 20), "alone")
         expected = drain(alone)["alone"]
         assert got[f"r{i}"] == expected
         if len(windows) == 1:
@@ -63,7 +64,7 @@ def test_every_request_gets_its_own_tokens(
 def test_decode_steps_are_marked(make_engine: MakeEngine) -> None:
     engine = make_engine()
     for i, prompt in enumerate([[1, 2, 3], [4, 5]]):
-        engine.add_request(prompt, SamplingParams(max_tokens=4, temperature=0), f"r{i}")
+        add_request(engine, prompt, SamplingParams(max_tokens=4, temperature=0), f"r{i}")
     drain(engine)
     steps = engine.executor.steps
     assert [(d.tokens, d.decode, c.argmax) for d, c in steps] == [
@@ -76,17 +77,17 @@ def test_decode_steps_are_marked(make_engine: MakeEngine) -> None:
 
 def test_chunked_prefill_asks_for_no_row_before_its_end(make_engine: MakeEngine) -> None:
     engine = make_engine(max_tokens=8, max_seqs=2)
-    engine.add_request(list(range(20)), SamplingParams(max_tokens=1), "r")
+    add_request(engine, list(range(20)), SamplingParams(max_tokens=1), "r")
     drain(engine)
     assert [(c.tokens, c.rows) for _, c in engine.executor.steps] == [(8, 0), (8, 0), (4, 1)]
 
 
 def test_running_requests_go_on_during_a_long_prefill(make_engine: MakeEngine) -> None:
     engine = make_engine(max_tokens=8, max_seqs=4)
-    first = engine.add_request([1], SamplingParams(max_tokens=30), "short")
+    first = add_request(engine, [1], SamplingParams(max_tokens=30), "short")
     engine.step()
-    engine.add_request(list(range(40)), SamplingParams(max_tokens=2), "long")
-    engine.add_request([2], SamplingParams(max_tokens=30), "late")
+    add_request(engine, list(range(40)), SamplingParams(max_tokens=2), "long")
+    add_request(engine, [2], SamplingParams(max_tokens=30), "late")
     before = len(first.outputs)
     for _ in range(5):
         engine.step()
@@ -102,7 +103,7 @@ def test_finish_reasons(make_engine: MakeEngine, reference: Reference) -> None:
 
     def run(eos: Sequence[int] = (), **changes: Any) -> tuple[list[int], str | None, int | str | None]:
         engine = make_engine(eos=eos)
-        request = engine.add_request(prompt, SamplingParams(**(greedy | {"max_tokens": 10} | changes)))
+        request = add_request(engine, prompt, SamplingParams(**(greedy | {"max_tokens": 10} | changes)))
         drain(engine)
         return request.outputs, request.finish_reason, request.stop_reason
 
@@ -118,7 +119,7 @@ def test_finish_reasons(make_engine: MakeEngine, reference: Reference) -> None:
 
 def test_a_temperature_of_almost_nothing_is_greedy(make_engine: MakeEngine, reference: Reference) -> None:
     engine = make_engine()
-    request = engine.add_request([5, 6], SamplingParams(temperature=1e-38, max_tokens=5))
+    request = add_request(engine, [5, 6], SamplingParams(temperature=1e-38, max_tokens=5))
     drain(engine)
     assert request.outputs == reference([5, 6], SamplingParams(temperature=0.0), 5)
     assert engine.executor.inputs["temperature"][0] == 0
@@ -127,7 +128,7 @@ def test_a_temperature_of_almost_nothing_is_greedy(make_engine: MakeEngine, refe
 def test_seed_makes_draws_repeatable_and_none_does_not(make_engine: MakeEngine) -> None:
     engine = make_engine(max_seqs=4)
     for i, seed in enumerate([7, 7, None, None]):
-        engine.add_request([1, 2], SamplingParams(seed=seed, max_tokens=20), f"r{i}")
+        add_request(engine, [1, 2], SamplingParams(seed=seed, max_tokens=20), f"r{i}")
     got = drain(engine)
     assert got["r0"] == got["r1"]
     assert len({tuple(got[f"r{i}"]) for i in (0, 2, 3)}) == 3
@@ -138,12 +139,12 @@ def test_prompts_that_cannot_be_served(make_engine: MakeEngine) -> None:
     bad: list[Any] = [[], [-1], [VOCAB], [2**31], [2**70], [1.5], [[1, 2]], ["a"], [True]]
     for prompt in bad:
         with pytest.raises(RequestError) as e:
-            engine.add_request(prompt, SamplingParams())
+            add_request(engine, prompt, SamplingParams())
         assert e.value.field == "prompt"
     for length in (64, 65, 640):
         with pytest.raises(RequestError, match=f"{length} tokens.* 64"):
-            engine.add_request([1] * length, SamplingParams())
-    request = engine.add_request([1] * 63, SamplingParams(max_tokens=10**6))
+            add_request(engine, [1] * length, SamplingParams())
+    request = add_request(engine, [1] * 63, SamplingParams(max_tokens=10**6))
     drain(engine)
     assert (len(request.outputs), request.finish_reason) == (1, "length")
 
@@ -151,9 +152,9 @@ def test_prompts_that_cannot_be_served(make_engine: MakeEngine) -> None:
 def test_a_request_larger_than_the_pool_is_refused_at_once_and_others_go_on(make_engine: MakeEngine) -> None:
     engine = make_engine(num_blocks=6)  # 20 token slots
     with pytest.raises(RequestError, match=r"30 tokens.*holds 20 per request.*kv_cache_memory"):
-        engine.add_request([1] * 30, SamplingParams())
-    request = engine.add_request([1] * 10, SamplingParams(max_tokens=2000))
-    other = engine.add_request([2] * 10, SamplingParams(max_tokens=3))
+        add_request(engine, [1] * 30, SamplingParams())
+    request = add_request(engine, [1] * 10, SamplingParams(max_tokens=2000))
+    other = add_request(engine, [2] * 10, SamplingParams(max_tokens=3))
     drain(engine)
     assert (len(request.outputs), request.finish_reason) == (10, "length")
     assert len(other.outputs) == 3
@@ -162,7 +163,7 @@ def test_a_request_larger_than_the_pool_is_refused_at_once_and_others_go_on(make
 def test_abort_frees_everything(make_engine: MakeEngine) -> None:
     engine = make_engine(max_seqs=2)
     for i in range(4):
-        engine.add_request([i + 1] * 9, SamplingParams(max_tokens=50), f"r{i}")
+        add_request(engine, [i + 1] * 9, SamplingParams(max_tokens=50), f"r{i}")
     engine.step()
     running = engine.abort("r0")
     waiting = engine.abort("r3")
@@ -175,14 +176,14 @@ def test_abort_frees_everything(make_engine: MakeEngine) -> None:
 
 def test_id_in_use(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    engine.add_request([1], SamplingParams(), "a")
+    add_request(engine, [1], SamplingParams(), "a")
     with pytest.raises(EngineError, match="'a' is already"):
-        engine.add_request([1], SamplingParams(), "a")
+        add_request(engine, [1], SamplingParams(), "a")
 
 
 def test_close_drops_requests_and_stops_the_executor(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    request = engine.add_request([1], SamplingParams())
+    request = add_request(engine, [1], SamplingParams())
     engine.close()
     assert request.finish_reason == "abort"
     assert engine.executor.closed
@@ -198,7 +199,7 @@ def test_logits_of_every_position(make_engine: MakeEngine, chunk: int) -> None:
     assert [r.shape for r in rows] == [(7, VOCAB), (2, VOCAB), (1, VOCAB)]
     np.testing.assert_array_equal(rows[0], whole)
     assert engine.kv.pool.num_used == 0
-    request = engine.add_request(sequences[0], SamplingParams(temperature=0.0, max_tokens=1))
+    request = add_request(engine, sequences[0], SamplingParams(temperature=0.0, max_tokens=1))
     drain(engine)
     assert request.outputs == [int(whole[-1].argmax())]
 
@@ -207,6 +208,6 @@ def test_logits_need_an_idle_engine(make_engine: MakeEngine) -> None:
     engine = make_engine(max_seqs=2)
     with pytest.raises(EngineError, match="chunk must be from 1 to 8"):
         sequence_logits(engine, [[1], [2]], 9)
-    engine.add_request([1], SamplingParams())
+    add_request(engine, [1], SamplingParams())
     with pytest.raises(EngineError, match="no request is being served"):
         sequence_logits(engine, [[1]])

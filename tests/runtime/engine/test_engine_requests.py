@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_requests import add_request, add_requests
 
 from inferir.ir.errors import EngineError, QueueFullError, RequestError
 from inferir.runtime.engine.engine import Engine
@@ -57,8 +58,8 @@ def test_ranks_and_order_of_equal_logits() -> None:
 def test_logprobs_of_answers(make_engine: MakeEngine) -> None:
     engine = make_engine()
     prompt = [3, 1, 4, 1, 5]
-    request = engine.add_request(prompt, SamplingParams(temperature=0.9, seed=1, max_tokens=7, logprobs=4))
-    other = engine.add_request([1, 2], SamplingParams(temperature=0.0, max_tokens=7))
+    request = add_request(engine, prompt, SamplingParams(temperature=0.9, seed=1, max_tokens=7, logprobs=4))
+    other = add_request(engine, [1, 2], SamplingParams(temperature=0.0, max_tokens=7))
     updates = drain(engine)
     rows = raw_logits(make_engine, prompt + request.outputs[:-1])[len(prompt) - 1 :]
     got = [found for u in updates if u.request is request for found in u.logprobs]
@@ -74,10 +75,10 @@ def test_logprobs_of_prompts_whatever_the_row_limit(make_engine: MakeEngine, len
     engine = make_engine(max_seqs=3, max_rows=rows)
     prompt = [(7 * i + 3) % VOCAB for i in range(length)]
     params = SamplingParams(temperature=0.0, max_tokens=3, prompt_logprobs=2, logprobs=1)
-    beside = engine.add_request([5] * 11, SamplingParams(temperature=0.0, max_tokens=9))
+    beside = add_request(engine, [5] * 11, SamplingParams(temperature=0.0, max_tokens=9))
     expected = raw_logits(make_engine, prompt)
     for _ in range(2):  # the second time the prompt is cached, and is computed all the same
-        request = engine.add_request(prompt, params)
+        request = add_request(engine, prompt, params)
         drain(engine)
         assert request.cached_tokens == 0
         assert request.prompt_logprobs == [
@@ -87,7 +88,7 @@ def test_logprobs_of_prompts_whatever_the_row_limit(make_engine: MakeEngine, len
         assert request.outputs[0] == int(expected[-1].argmax())
     assert max(c.rows for _, c in engine.executor.steps) <= rows
     alone = make_engine()
-    same = alone.add_request([5] * 11, beside.params)
+    same = add_request(alone, [5] * 11, beside.params)
     drain(alone)
     assert beside.outputs == same.outputs
 
@@ -95,7 +96,7 @@ def test_logprobs_of_prompts_whatever_the_row_limit(make_engine: MakeEngine, len
 def test_prompt_logprobs_survive_preemption(make_engine: MakeEngine) -> None:
     engine = make_engine(num_blocks=16, max_seqs=4, max_tokens=12)
     params = SamplingParams(temperature=0.0, max_tokens=25, prompt_logprobs=0)
-    requests = [engine.add_request([i] * 15, params) for i in range(4)]
+    requests = [add_request(engine, [i] * 15, params) for i in range(4)]
     drain(engine)
     assert engine.scheduler.num_preemptions > 0
     for i, request in enumerate(requests):
@@ -107,7 +108,7 @@ def test_several_answers_share_the_prompt_and_differ_by_seed(make_engine: MakeEn
     prompt = list(range(20))
     params = SamplingParams(n=3, seed=5, temperature=0.9, max_tokens=8)
     engine = make_engine(max_tokens=64)
-    group = engine.add_requests(prompt, params, "r")
+    group = add_requests(engine, prompt, params, "r")
     drain(engine)
     assert [r.id for r in group] == ["r-0", "r-1", "r-2"]
     assert [r.cached_tokens for r in group] == [0, 16, 16]
@@ -115,27 +116,25 @@ def test_several_answers_share_the_prompt_and_differ_by_seed(make_engine: MakeEn
     assert group[0].seed == 5
     for request in group:
         alone = make_engine(prefix_caching=False)
-        same = alone.add_request(prompt, SamplingParams(seed=request.seed, temperature=0.9, max_tokens=8))
+        same = add_request(alone, prompt, SamplingParams(seed=request.seed, temperature=0.9, max_tokens=8))
         drain(alone)
         assert request.outputs == same.outputs
     again = make_engine(prefix_caching=False)
-    repeat = again.add_requests(prompt, params)
+    repeat = add_requests(again, prompt, params)
     drain(again)
     assert [r.outputs for r in repeat] == [r.outputs for r in group]
-    with pytest.raises(RequestError, match="add_requests"):
-        engine.add_request(prompt, params)
 
 
 def test_answers_without_a_seed_differ(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    group = engine.add_requests([1, 2], SamplingParams(n=4, max_tokens=12))
+    group = add_requests(engine, [1, 2], SamplingParams(n=4, max_tokens=12))
     drain(engine)
     assert len({tuple(r.outputs) for r in group}) == 4
 
 
 def test_an_aborted_first_answer_does_not_hold_up_the_others(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    group = engine.add_requests(list(range(30)), SamplingParams(n=3, temperature=0.0, max_tokens=4))
+    group = add_requests(engine, list(range(30)), SamplingParams(n=3, temperature=0.0, max_tokens=4))
     engine.step()
     engine.abort(group[0].id)
     engine.abort(group[2].id)  # it waits for the first
@@ -147,11 +146,11 @@ def test_a_group_is_queued_whole_or_not_at_all(make_engine: MakeEngine) -> None:
     engine = make_engine(max_seqs=2, max_waiting=1)
     params = SamplingParams(max_tokens=2)
     with pytest.raises(QueueFullError):
-        engine.add_requests([1], SamplingParams(n=4, max_tokens=2))
+        add_requests(engine, [1], SamplingParams(n=4, max_tokens=2))
     assert not engine.has_unfinished
-    engine.add_request([1], params, "a-1")
+    add_request(engine, [1], params, "a-1")
     with pytest.raises(EngineError, match="'a-1'"):
-        engine.add_requests([1], SamplingParams(n=2, max_tokens=2), "a")
+        add_requests(engine, [1], SamplingParams(n=2, max_tokens=2), "a")
     assert [r.id for r in engine.scheduler.requests()] == ["a-1"]
 
 
@@ -180,7 +179,7 @@ def broken_rows(engine: Engine, prompt: list[int], token: int = -1) -> None:
 def test_a_row_without_a_token_ends_its_request_only(make_engine: MakeEngine, reference: Reference, token: int) -> None:
     engine = make_engine()
     params = SamplingParams(temperature=0.0, max_tokens=5, logprobs=1)
-    good, bad, late = (engine.add_request(p, params) for p in ([1, 2], [9, 9], [3]))
+    good, bad, late = (add_request(engine, p, params) for p in ([1, 2], [9, 9], [3]))
     broken_rows(engine, [9, 9], token)
     updates = drain(engine)
     assert good.outputs == reference([1, 2], params, 5)
@@ -227,9 +226,9 @@ def test_a_request_waits_for_its_grammar_and_follows_it(make_engine: MakeEngine,
     engine = make_engine()
     params = SamplingParams(temperature=0.0, max_tokens=6)
     future: Future[Any] = Future()
-    guided = engine.add_request([1, 2], params, grammar=future)
+    guided = add_request(engine, [1, 2], params, grammar=future)
     assert engine.step() == []
-    plain = engine.add_request([1, 2], params)
+    plain = add_request(engine, [1, 2], params)
     while plain.finish_reason is None:
         engine.step()
     assert plain.outputs == reference([1, 2], params, 6)
@@ -258,11 +257,11 @@ def test_grammar_failures_end_one_request(make_engine: MakeEngine) -> None:
     failed.set_exception(RequestError("the schema is too deep", "response_format"))
     refusing: Future[Any] = Future()
     refusing.set_result(FakeGrammar(9, accepts=2))
-    one = engine.add_request([1], params, grammar=failed)
-    two = engine.add_request([1], params, grammar=refusing)
-    three = engine.add_request([1], params)
+    one = add_request(engine, [1], params, grammar=failed)
+    two = add_request(engine, [1], params, grammar=refusing)
+    three = add_request(engine, [1], params)
     pending: Future[Any] = Future()
-    four = engine.add_request([1], params, "four", grammar=pending)
+    four = add_request(engine, [1], params, "four", grammar=pending)
     engine.abort("four")
     drain(engine)
     assert [r.finish_reason for r in (one, two, three, four)] == ["error", "error", "length", "abort"]
@@ -279,7 +278,7 @@ def test_a_grammar_that_raises_ends_its_request_only(
     params = SamplingParams(temperature=0.0, max_tokens=5)
     future: Future[Any] = Future()
     future.set_result(FakeGrammar(9))
-    bad, good = engine.add_request([1], params, grammar=future), engine.add_request([4, 5], params)
+    bad, good = add_request(engine, [1], params, grammar=future), add_request(engine, [4, 5], params)
     engine.step()
     assert len(bad.outputs) == 1
 
@@ -298,8 +297,8 @@ def test_min_tokens_come_before_any_end(make_engine: MakeEngine, reference: Refe
     prompt = [3, 1, 4]
     tokens = reference(prompt, SamplingParams(temperature=0.0), 10)
     engine = make_engine()
-    request = engine.add_request(
-        prompt, SamplingParams(temperature=0.0, max_tokens=10, min_tokens=4, stop_token_ids=[tokens[4]])
+    request = add_request(
+        engine, prompt, SamplingParams(temperature=0.0, max_tokens=10, min_tokens=4, stop_token_ids=[tokens[4]])
     )
     drain(engine)
     assert (request.outputs, request.finish_reason, request.stop_reason) == (tokens[:5], "stop", tokens[4])
@@ -308,7 +307,7 @@ def test_min_tokens_come_before_any_end(make_engine: MakeEngine, reference: Refe
 def test_times_follow_one_another_and_stats_count(make_engine: MakeEngine) -> None:
     engine = make_engine(max_seqs=1)
     params = SamplingParams(temperature=0.0, max_tokens=4)
-    first, second = engine.add_request([1] * 20, params), engine.add_request([2, 3], params)
+    first, second = add_request(engine, [1] * 20, params), add_request(engine, [2, 3], params)
     empty = engine.stats()
     assert (empty.running, empty.waiting, empty.kv_usage, empty.steps) == (0, 2, 0.0, 0)
     engine.step()
@@ -338,23 +337,23 @@ def test_times_follow_one_another_and_stats_count(make_engine: MakeEngine) -> No
 def test_a_high_priority_stream_starts_before_low_ones_end(make_engine: MakeEngine) -> None:
     engine = make_engine(max_seqs=2, policy="priority")
     params = SamplingParams(temperature=0.0, max_tokens=30)
-    low = [engine.add_request([i + 1] * 5, params, priority=10) for i in range(4)]
+    low = [add_request(engine, [i + 1] * 5, params, priority=10) for i in range(4)]
     for _ in range(3):
         engine.step()
-    high = engine.add_request([50], params, priority=0)
+    high = add_request(engine, [50], params, priority=0)
     while not high.outputs:
         engine.step()
     assert all(r.finish_reason is None for r in low)
     drain(engine)
     for request in [*low, high]:
         alone = make_engine(prefix_caching=False)
-        same = alone.add_request(request.prompt, params)
+        same = add_request(alone, request.prompt, params)
         drain(alone)
         assert request.outputs == same.outputs
     bad: Any
     for bad in (1.5, True, "high", 2**70):
         with pytest.raises(RequestError) as e:
-            engine.add_request([1], params, priority=bad)
+            add_request(engine, [1], params, priority=bad)
         assert e.value.field == "priority"
 
 
@@ -368,7 +367,7 @@ def test_thrashing_makes_progress_and_repeats_nothing(make_engine: MakeEngine) -
         if index % 2:
             grammar = Future()
             grammar.set_result(FakeGrammar(1000))
-        return to.add_request([index] * 6, SamplingParams(max_tokens=50, **kinds[index % 3]), grammar=grammar)
+        return add_request(to, [index] * 6, SamplingParams(max_tokens=50, **kinds[index % 3]), grammar=grammar)
 
     requests = [add(engine, i) for i in range(6)]
     streamed: dict[str, list[Any]] = {}
@@ -390,7 +389,7 @@ def test_a_full_queue_refuses_and_serves_what_it_took(make_engine: MakeEngine) -
     refused = 0
     for i in range(200):
         try:
-            taken.append(engine.add_request([i % VOCAB, 1], params))
+            taken.append(add_request(engine, [i % VOCAB, 1], params))
         except QueueFullError:
             refused += 1
     assert (len(taken), refused) == (14, 186)

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from engine_requests import add_request
 
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.requests.request import Request
@@ -28,7 +29,7 @@ def serve(engine: Engine, width: int, **params: Any) -> list[tuple[Request, list
     device: Any = engine.executor
     device.width = width
     requests = [
-        engine.add_request(prompt, SamplingParams(**({"max_tokens": 17} | kind | params)))
+        add_request(engine, prompt, SamplingParams(**({"max_tokens": 17} | kind | params)))
         for prompt, kind in zip(PROMPTS, KINDS, strict=True)
     ]
     updates: dict[str, list[Update]] = {r.id: [] for r in requests}
@@ -108,7 +109,7 @@ def test_a_token_that_cannot_follow_ends_its_request_behind_those_before(make_en
     device.width = 3
     grammar: Future[Any] = Future()
     grammar.set_result(OneToken())
-    request = engine.add_request([1], SamplingParams(temperature=0.0, max_tokens=9), grammar=grammar)
+    request = add_request(engine, [1], SamplingParams(temperature=0.0, max_tokens=9), grammar=grammar)
     (update,) = engine.step()
     assert (len(update.tokens), update.finish_reason) == (1, "error")
     assert list(update.tokens) == request.outputs

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from engine_requests import add_request
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.kv_specs import FullAttentionSpec, SlidingWindowSpec
@@ -175,10 +176,10 @@ def test_prompts_around_full_blocks_three_times(make_engine: MakeEngine, windows
     for length in (blocks * BLOCK - 1, blocks * BLOCK, blocks * BLOCK + 1):
         prompt = [7, *range(length, 2 * length - 1)]
         (expected,) = run(
-            plain := make_engine(windows=windows, prefix_caching=False), plain.add_request(prompt, params)
+            plain := make_engine(windows=windows, prefix_caching=False), add_request(plain, prompt, params)
         )
         for repeat in range(3):
-            request = engine.add_request(prompt, params)
+            request = add_request(engine, prompt, params)
             assert run(engine, request) == [expected]
             full = (length - 1) // BLOCK * BLOCK  # the last token is always computed
             assert request.cached_tokens == (full if repeat else 0)
@@ -187,35 +188,35 @@ def test_prompts_around_full_blocks_three_times(make_engine: MakeEngine, windows
 def test_a_block_is_not_found_before_the_step_that_fills_it(make_engine: MakeEngine) -> None:
     prompt = list(range(20))
     engine = make_engine(max_seqs=8, max_tokens=64)
-    together = [engine.add_request([*prompt, i], GREEDY) for i in range(2)]
+    together = [add_request(engine, [*prompt, i], GREEDY) for i in range(2)]
     engine.step()
     assert [r.cached_tokens for r in together] == [0, 0]
-    late = engine.add_request([*prompt, 3], GREEDY)
+    late = add_request(engine, [*prompt, 3], GREEDY)
     run(engine)
     assert late.cached_tokens == 20
     for i, request in zip((0, 1, 3), [*together, late], strict=True):
         plain = make_engine(prefix_caching=False)
-        assert run(plain, plain.add_request([*prompt, i], GREEDY)) == [request.outputs]
+        assert run(plain, add_request(plain, [*prompt, i], GREEDY)) == [request.outputs]
 
 
 def test_only_computed_chunks_are_found_after_an_abort(make_engine: MakeEngine) -> None:
     prompt = list(range(40))
     engine = make_engine(max_tokens=10, max_seqs=2)
-    engine.add_request(prompt, GREEDY, "a")
+    add_request(engine, prompt, GREEDY, "a")
     engine.step()
     engine.abort("a")
-    again = engine.add_request(prompt, GREEDY)
+    again = add_request(engine, prompt, GREEDY)
     (got,) = run(engine, again)
     assert again.cached_tokens == 8  # ten tokens were computed: two full blocks
     plain = make_engine(prefix_caching=False)
-    assert run(plain, plain.add_request(prompt, GREEDY)) == [got]
+    assert run(plain, add_request(plain, prompt, GREEDY)) == [got]
 
 
 def test_answers_are_found_too(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    first = engine.add_request([1, 2, 3], SamplingParams(temperature=0.0, max_tokens=10))
+    first = add_request(engine, [1, 2, 3], SamplingParams(temperature=0.0, max_tokens=10))
     run(engine, first)
-    second = engine.add_request([1, 2, 3, *first.outputs, 5], GREEDY)
+    second = add_request(engine, [1, 2, 3, *first.outputs, 5], GREEDY)
     run(engine)
     assert second.cached_tokens == 12  # 13 tokens, of which the last was never computed
 
@@ -224,14 +225,14 @@ def test_salts_divide_requests(make_engine: MakeEngine) -> None:
     engine = make_engine()
     found = []
     for salt in ("s1", "s1", "s2", None, None, "s1"):
-        request = engine.add_request(list(range(20)), GREEDY, cache_salt=salt)
+        request = add_request(engine, list(range(20)), GREEDY, cache_salt=salt)
         run(engine)
         found.append(request.cached_tokens)
     assert found == [0, 16, 0, 0, 16, 16]
     bad: Any
     for bad in ("", "x" * 10**6, 5):
         with pytest.raises(RequestError) as e:
-            engine.add_request([1], GREEDY, cache_salt=bad)
+            add_request(engine, [1], GREEDY, cache_salt=bad)
         assert e.value.field == "cache_salt"
 
 
@@ -239,25 +240,25 @@ def test_counters_and_switch(make_engine: MakeEngine) -> None:
     for on in (True, False):
         engine = make_engine(prefix_caching=on)
         for _ in range(2):
-            engine.add_request(list(range(20)), GREEDY)
+            add_request(engine, list(range(20)), GREEDY)
             run(engine)
         stats = engine.stats()
         assert (stats.prefix_queries, stats.prefix_hits) == ((40, 16) if on else (0, 0))
         engine.reset_prefix_cache()
-        last = engine.add_request(list(range(20)), GREEDY)
+        last = add_request(engine, list(range(20)), GREEDY)
         run(engine)
         assert last.cached_tokens == 0
 
 
 def test_a_preempted_request_finds_its_own_blocks_and_counts_once(make_engine: MakeEngine) -> None:
     engine = make_engine(num_blocks=20, max_seqs=4, max_tokens=32)
-    requests = [engine.add_request([i] * 15, SamplingParams(temperature=0.0, max_tokens=25)) for i in range(4)]
+    requests = [add_request(engine, [i] * 15, SamplingParams(temperature=0.0, max_tokens=25)) for i in range(4)]
     run(engine)
     assert engine.scheduler.num_preemptions > 0
     assert engine.stats().prefix_queries == 60
     for i, request in enumerate(requests):
         plain = make_engine(prefix_caching=False)
-        assert run(plain, plain.add_request([i] * 15, request.params)) == [request.outputs]
+        assert run(plain, add_request(plain, [i] * 15, request.params)) == [request.outputs]
 
 
 def test_models_whose_rotation_follows_the_prompt_share_only_between_equal_lengths(make_engine: MakeEngine) -> None:
@@ -267,7 +268,7 @@ def test_models_whose_rotation_follows_the_prompt_share_only_between_equal_lengt
     engine.executor.inputs["lengths"] = np.zeros(16, np.int32)
     found = []
     for length in (20, 24, 20):
-        request = engine.add_request(list(range(length)), GREEDY)
+        request = add_request(engine, list(range(length)), GREEDY)
         run(engine)
         found.append(request.cached_tokens)
     assert found == [0, 0, 16]

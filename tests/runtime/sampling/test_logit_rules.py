@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_requests import add_request
 
 from inferir.ir.contract.step_inputs import mask_words
 from inferir.ir.errors import RequestError
@@ -157,11 +158,11 @@ def test_a_refused_request_leaves_others_alone(
 ) -> None:
     engine = make_engine()
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=8)
-    kept = engine.add_request([5, 6, 7], params)
+    kept = add_request(engine, [5, 6, 7], params)
     engine.step()
     for bad in ({"logit_bias": {"191222": -100}}, {"allowed_token_ids": [10**9]}, {"bad_words": ["x"]}):
         with pytest.raises(RequestError):
-            engine.add_request([5], SamplingParams(**bad))
+            add_request(engine, [5], SamplingParams(**bad))
     while engine.has_unfinished:
         engine.step()
     assert kept.outputs == reference([5, 6, 7], params, 8)
@@ -176,7 +177,7 @@ def test_inputs_of_mixed_rows(make_engine: Callable[..., Engine]) -> None:
         SamplingParams(top_k=2**40, top_p=0.5, min_p=0.25, seed=9, allowed_token_ids=[1, 40], presence_penalty=1.0),
         SamplingParams(top_k=-1, repetition_penalty=1.5, seed=-4),
     ]
-    requests = [engine.add_request([10, 11, 10], p) for p in wanted]
+    requests = [add_request(engine, [10, 11, 10], p) for p in wanted]
     engine.step()
     assert x["temperature"][:3].tolist() == [0, 1, 1]
     assert x["top_k"][:3].tolist() == [0, 2**31 - 1, -1]
@@ -193,15 +194,15 @@ def test_inputs_of_mixed_rows(make_engine: Callable[..., Engine]) -> None:
     assert x["edit_count"][1] == 1
     for r in requests:
         engine.abort(r.id)
-    engine.add_request([10, 11, 10], SamplingParams())
+    add_request(engine, [10, 11, 10], SamplingParams())
     engine.step()
     assert (x["masked"][0], x["edit_count"][0], x["top_p"][0]) == (0, 0, 1)
 
 
 def test_a_mask_and_allowed_ids_both_hold(make_engine: Callable[..., Engine]) -> None:
     engine = make_engine()
-    engine.add_request([10], SamplingParams(allowed_token_ids=[1, 40, 90]))
-    engine.add_request([10], SamplingParams())
+    add_request(engine, [10], SamplingParams(allowed_token_ids=[1, 40, 90]))
+    add_request(engine, [10], SamplingParams())
     engine.step()
 
     def fill(bits: np.ndarray) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from engine_requests import add_request
 
 from inferir.runtime.build_engine import load_engine
 from inferir.runtime.engine.engine import Engine
@@ -60,7 +61,8 @@ def test_a_finite_schema_ends(engine: Engine, grammars: GrammarCompiler, bias: d
     ids: dict[str, float] = {str(engine.tokenizer.encode(k)[0]): v for k, v in bias.items()}
     extra: dict[str, Any] = {"logit_bias": ids} if ids else {}
     requests = [
-        engine.add_request(
+        add_request(
+            engine,
             [256, 40 + seed],
             SamplingParams(temperature=1.0 if seed else 0.0, seed=seed, max_tokens=100, **extra),
             f"{len(bias)}-{seed}",
@@ -75,13 +77,14 @@ def test_a_finite_schema_ends(engine: Engine, grammars: GrammarCompiler, bias: d
 
 def test_listed_values_are_exact_beside_free_requests(engine: Engine, grammars: GrammarCompiler) -> None:
     free = SamplingParams(temperature=0.8, seed=3, max_tokens=12, ignore_eos=True)
-    alone = engine.add_request([256, 1, 2], free, "alone")
+    alone = add_request(engine, [256, 1, 2], free, "alone")
     run(engine, [alone])
     grammar = grammars.compile_async(StructuredSpec("json_schema", {"enum": VALUES}))
     guided = [
-        engine.add_request([256, i], SamplingParams(seed=i, max_tokens=60), f"v{i}", grammar=grammar) for i in range(20)
+        add_request(engine, [256, i], SamplingParams(seed=i, max_tokens=60), f"v{i}", grammar=grammar)
+        for i in range(20)
     ]
-    beside = engine.add_request([256, 1, 2], free, "beside")
+    beside = add_request(engine, [256, 1, 2], free, "beside")
     texts = run(engine, [*guided, beside])
     assert {json.loads(t) for t in texts[:-1]} <= set(VALUES)
     assert len(set(texts[:-1])) > 1

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_requests import add_request
 
 from inferir.ir.errors import EngineError
 from inferir.runtime.engine.engine import Engine
@@ -74,12 +75,12 @@ def drain(engine: Engine) -> None:
 
 def test_constrained_and_free_requests_in_one_batch(engine: Engine, grammars: GrammarCompiler) -> None:
     free = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-    alone = engine.add_request([1, 2, 3], free, "alone")
+    alone = add_request(engine, [1, 2, 3], free, "alone")
     drain(engine)
     spec = StructuredSpec("choice", ["alpha", "beta gamma", "x"])
     params = SamplingParams(temperature=0, max_tokens=30)
-    requests = [engine.add_request([5, i], params, f"g{i}", grammar=grammars.compile_async(spec)) for i in range(6)]
-    beside = engine.add_request([1, 2, 3], free, "beside")
+    requests = [add_request(engine, [5, i], params, f"g{i}", grammar=grammars.compile_async(spec)) for i in range(6)]
+    beside = add_request(engine, [1, 2, 3], free, "beside")
     drain(engine)
     assert beside.outputs == alone.outputs
     for request in requests:
@@ -94,7 +95,7 @@ def test_a_grammar_survives_preemption(masked_engine: MakeEngine, grammars: Gram
     grammar = grammars.compile_async(StructuredSpec("regex", pattern))
     params = SamplingParams(temperature=0, max_tokens=30)
     small = masked_engine(num_blocks=20)
-    made = [small.add_request([7, i] * 5, params, f"r{i}", grammar=grammar) for i in range(4)]
+    made = [add_request(small, [7, i] * 5, params, f"r{i}", grammar=grammar) for i in range(4)]
     drain(small)
     assert small.scheduler.num_preemptions > 0
     for request in made:
@@ -104,8 +105,8 @@ def test_a_grammar_survives_preemption(masked_engine: MakeEngine, grammars: Gram
 
 def test_a_bad_grammar_fails_its_request_only(engine: Engine, grammars: GrammarCompiler) -> None:
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
-    bad = engine.add_request([1], params, "bad", grammar=grammars.compile_async(StructuredSpec("regex", "(")))
-    good = engine.add_request([1], params, "good")
+    bad = add_request(engine, [1], params, "bad", grammar=grammars.compile_async(StructuredSpec("regex", "(")))
+    good = add_request(engine, [1], params, "good")
     drain(engine)
     assert bad.finish_reason == "error"
     assert "unclosed group" in str(bad.error)
@@ -115,8 +116,8 @@ def test_a_bad_grammar_fails_its_request_only(engine: Engine, grammars: GrammarC
 def test_others_run_while_a_grammar_is_compiled(engine: Engine) -> None:
     pending: Future[Grammar] = Future()
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
-    waiting = engine.add_request([1], params, "waiting", grammar=pending)
-    other = engine.add_request([1], params, "other")
+    waiting = add_request(engine, [1], params, "waiting", grammar=pending)
+    other = add_request(engine, [1], params, "other")
     for _ in range(6):
         engine.step()
     assert other.finish_reason == "length"
@@ -127,7 +128,7 @@ def test_others_run_while_a_grammar_is_compiled(engine: Engine) -> None:
 
 def test_max_tokens_cuts_a_text_short(engine: Engine, grammars: GrammarCompiler) -> None:
     grammar = grammars.compile_async(StructuredSpec("regex", "[a-z]{10}"))
-    request = engine.add_request([1], SamplingParams(temperature=0, max_tokens=3), "r", grammar=grammar)
+    request = add_request(engine, [1], SamplingParams(temperature=0, max_tokens=3), "r", grammar=grammar)
     drain(engine)
     assert request.finish_reason == "length"
     assert len(text(request.outputs)) == 3
@@ -147,7 +148,7 @@ def test_logits_that_are_not_numbers_are_no_fault_of_the_request(
     device.wait = run
     params = SamplingParams(temperature=1, max_tokens=5)
     spec = grammars.compile_async(StructuredSpec("regex", "a*")) if grammar else None
-    request = engine.add_request([1], params, "r", grammar=spec)
+    request = add_request(engine, [1], params, "r", grammar=spec)
     drain(engine)
     assert request.finish_reason == "error"
     assert "not numbers" in str(request.error)
@@ -168,8 +169,8 @@ def test_a_limit_exceeded_while_answering_ends_that_request_by_its_own_fault(
         return plain(state, row)
 
     monkeypatch.setattr(GrammarState, "fill", fill)
-    deep = engine.add_request([1], SamplingParams(temperature=0, max_tokens=30), "deep", grammar=grammar)
-    beside = engine.add_request([1, 2], SamplingParams(temperature=0, max_tokens=6, ignore_eos=True), "beside")
+    deep = add_request(engine, [1], SamplingParams(temperature=0, max_tokens=30), "deep", grammar=grammar)
+    beside = add_request(engine, [1, 2], SamplingParams(temperature=0, max_tokens=6, ignore_eos=True), "beside")
     drain(engine)
     assert (beside.finish_reason, len(deep.outputs)) == ("length", 3)
     assert (deep.finish_reason, deep.internal) == ("error", False)
@@ -185,6 +186,6 @@ def test_a_core_that_fails_while_answering_is_no_fault_of_the_request(
     monkeypatch.setattr(GrammarState, "fill", fail)
     grammar = grammars.compile_async(StructuredSpec("choice", ["a"]))
     grammar.exception()
-    request = engine.add_request([1], SamplingParams(max_tokens=5), "r", grammar=grammar)
+    request = add_request(engine, [1], SamplingParams(max_tokens=5), "r", grammar=grammar)
     drain(engine)
     assert (request.finish_reason, request.internal) == ("error", True)
