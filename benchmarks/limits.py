@@ -21,8 +21,7 @@ from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, entry_head
 from inferir.ir.contract import abi
 from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.contract.target import Target
-from inferir.runtime.executor.cpu.library_interface import function
-from inferir.runtime.executor.cpu.worker_threads import WorkerPool
+from inferir.runtime.executor.cpu.worker_threads import WorkerPool, function
 from inferir.runtime.memory import address, allocate
 
 CHUNK = 128 * 1024  # bytes that a streaming chunk reads; they fit the second-level cache

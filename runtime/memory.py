@@ -73,11 +73,15 @@ def _renew(region: mmap.mmap, content: Bytes, file: int) -> None:
             return
 
 
-def _huge_bytes(content: Bytes) -> int:
+def _huge_bytes(content: Bytes, smaps: Path = Path("/proc/self/smaps")) -> int:
     """How much of a mapped file the processor reaches through huge pages."""
     start = f"{address(content):x}-"
     inside = False
-    for line in (_read("/proc/self/smaps") or "").splitlines():
+    try:
+        lines = smaps.read_text().splitlines()
+    except OSError:
+        return 0
+    for line in lines:
         if inside and line.startswith("FilePmdMapped:"):
             return int(line.split()[1]) * 1024
         if "-" in line.partition(" ")[0]:
@@ -93,10 +97,3 @@ def address(array: npt.NDArray[Any]) -> int:
 def _advise(region: mmap.mmap, advice: int, start: int = 0, length: int | None = None) -> None:
     with contextlib.suppress(OSError):  # advice only: kernels without it refuse
         region.madvise(advice, start, len(region) if length is None else length)
-
-
-def _read(path: str) -> str | None:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return None

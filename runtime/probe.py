@@ -11,7 +11,7 @@ from inferir.ir.errors import EngineError
 from inferir.runtime.batch.sampling_rows import leave_rows
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.executor.base import Step
-from inferir.runtime.requests.scheduled import Scheduled
+from inferir.runtime.requests.request import Scheduled
 from inferir.runtime.sampling.sampling_params import SamplingParams
 
 Logits = npt.NDArray[np.float32]

@@ -22,8 +22,7 @@ from inferir.runtime.batch.block_tables import BlockTables
 from inferir.runtime.batch.sampling_rows import SamplingRows
 from inferir.runtime.batch.work_items import AttentionItems, StepItems
 from inferir.runtime.executor.base import Executor
-from inferir.runtime.requests.request import Request
-from inferir.runtime.requests.scheduled import Scheduled
+from inferir.runtime.requests.request import Request, Scheduled
 
 Array = npt.NDArray[Any]
 

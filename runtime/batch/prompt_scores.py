@@ -11,8 +11,7 @@ import numpy.typing as npt
 from inferir.ir.contract.symbols import StepCounts
 from inferir.runtime.batch.sampling_rows import leave_rows
 from inferir.runtime.executor.base import StepOutputs
-from inferir.runtime.requests.request import Request
-from inferir.runtime.requests.scheduled import Scheduled
+from inferir.runtime.requests.request import Request, Scheduled
 from inferir.runtime.sampling.token_logprobs import token_logprobs
 
 

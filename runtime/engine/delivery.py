@@ -10,11 +10,10 @@ import numpy as np
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.batch.input_batch import InputBatch, PreparedStep
-from inferir.runtime.engine.model_limits import ModelLimits
+from inferir.runtime.engine.engine_options import ModelLimits
 from inferir.runtime.engine.scheduler import Scheduler
 from inferir.runtime.executor.base import StepOutputs
-from inferir.runtime.requests.request import Request
-from inferir.runtime.requests.update import Update
+from inferir.runtime.requests.request import Request, Update
 from inferir.runtime.sampling.token_logprobs import TokenLogprobs, token_logprobs
 
 

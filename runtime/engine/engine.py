@@ -4,25 +4,47 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.batch.input_batch import InputBatch, PreparedStep
 from inferir.runtime.batch.prompt_scores import PromptScores
 from inferir.runtime.engine.delivery import Delivery, blame_grammar
-from inferir.runtime.engine.model_limits import ModelLimits
+from inferir.runtime.engine.engine_options import ModelLimits
 from inferir.runtime.engine.request_maker import RequestMaker
 from inferir.runtime.engine.scheduler import Scheduler, SchedulerOptions
-from inferir.runtime.engine.stats import EngineStats
 from inferir.runtime.executor.base import Executor, Step
 from inferir.runtime.kv.kv_cache import KVCache
-from inferir.runtime.requests.request import Request
-from inferir.runtime.requests.scheduled import Scheduled
-from inferir.runtime.requests.update import Update
+from inferir.runtime.requests.request import Request, Scheduled, Update
 from inferir.runtime.text.tokenizer import Tokenizer
 
 GRAMMAR_WAIT = 0.01
 """Seconds that a step waits for a grammar when there is nothing else to do."""
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """What an engine holds at one moment and has done: gauges, then counters since the engine was made.
+
+    waiting: requests that are not running. kv_usage: share of the blocks in use, 0 … 1. prefix_queries, prefix_hits:
+    prompt tokens looked up and found in the prefix cache. computed_tokens, generated_tokens: tokens that went through
+    the model, and tokens sampled. finished: requests by finish reason.
+    """
+
+    running: int
+    waiting: int
+    kv_blocks: int
+    kv_blocks_used: int
+    kv_bytes_used: int
+    kv_usage: float
+    prefix_queries: int
+    prefix_hits: int
+    preemptions: int
+    steps: int
+    computed_tokens: int
+    generated_tokens: int
+    finished: Mapping[str, int]
 
 
 class Engine:

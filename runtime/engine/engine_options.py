@@ -1,4 +1,4 @@
-"""Engine options and how they are resolved against an artifact's limits."""
+"""What the engine knows of the model, and its options with how they are resolved against an artifact's limits."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", re.IGNORECASE)
 SHARED_TOKENS = 256
 """Tokens per step by default while there are several requests: enough for the matrix products to be efficient, and few
 enough that a prompt's first token, and the next token of those that already answer, need not wait for long prompts."""
+
+
+@dataclass(frozen=True)
+class ModelLimits:
+    """Ids 0 … vocab_size - 1, the ids that end a text, and the longest sequence."""
+
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    max_model_len: int
 
 
 @dataclass(frozen=True, kw_only=True)

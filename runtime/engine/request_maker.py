@@ -11,7 +11,7 @@ from typing import TypedDict, Unpack
 import numpy as np
 
 from inferir.ir.errors import RequestError
-from inferir.runtime.engine.model_limits import ModelLimits
+from inferir.runtime.engine.engine_options import ModelLimits
 from inferir.runtime.executor.base import Executor
 from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.kv.prefix_cache import PrefixKey

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from inferir.ir.errors import EngineError, QueueFullError
 from inferir.runtime.engine.request_queue import RequestQueue
 from inferir.runtime.kv.kv_cache import KVCache
-from inferir.runtime.requests.request import Request, Status
-from inferir.runtime.requests.scheduled import Scheduled
+from inferir.runtime.requests.request import Request, Scheduled, Status
 
 POLICIES = ("fcfs", "priority")
 

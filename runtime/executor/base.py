@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -44,33 +43,20 @@ class Executor(Protocol):
     """Owns the device memory of a model: weights, arena, inputs, outputs and KV cache.
 
     `inputs` are arrays of the largest shape a step may have, by input name; a step reads their leading parts, as
-    `StepCounts` says. With `argmax_rows` among them steps may have arg-max rows.
+    `StepCounts` says. With `argmax_rows` among them steps may have arg-max rows. `residents` are buffers that keep
+    their content, by name; the host may change them while no step runs. The KV cache has `kv_bytes` bytes, in
+    `kv_regions` regions of memory with a part of every block each.
     """
 
-    @property
-    def inputs(self) -> Mapping[str, npt.NDArray[Any]]: ...
-
-    @property
-    def residents(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Buffers that keep their content, by name; the host may change them while no step runs."""
-        ...
-
-    @property
-    def kv_bytes(self) -> int:
-        """Bytes of the KV cache."""
-        ...
-
-    @property
-    def kv_regions(self) -> int:
-        """Regions of memory that the KV cache is made of, each with a part of every block."""
-        ...
+    inputs: dict[str, npt.NDArray[Any]]
+    residents: dict[str, npt.NDArray[Any]]
+    kv_bytes: int
+    kv_regions: int
+    splitting: Splitting
 
     def touch_kv(self, region: int, first: int, stop: int) -> None:
         """Have the system give the memory of blocks `first` … `stop` - 1, never used so far, in a region."""
         ...
-
-    @property
-    def splitting(self) -> Splitting: ...
 
     def attn_tile(self, descriptor: BatchDescriptor) -> int:
         """The most tokens an attention work item may have in such a step."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from inferir.ir.contract.kv_groups import KVCacheGroup, plan_slabs
 from inferir.ir.errors import EngineError
-from inferir.runtime.free_memory import available_bytes
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.managers import manager_for
+from inferir.runtime.machine import available_bytes
 
 DEFAULT_SHARE = 0.5
 """Share of the available memory that the cache may take when no budget is given."""

@@ -19,8 +19,7 @@ from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_loop import EngineLoop
 from inferir.runtime.engine.engine_options import EngineOptions
 from inferir.runtime.fresh_memory import FreshMemory
-from inferir.runtime.requests.request import Grammar, Request
-from inferir.runtime.requests.update import Update
+from inferir.runtime.requests.request import Grammar, Request, Update
 from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.server.engine import messages as m
 from inferir.server.http.process_limits import check_threads

@@ -23,7 +23,7 @@ from inferir.ir.contract.step_inputs import DRAW_INPUTS, WORDS, mask_words
 from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.engine.engine import Engine
-from inferir.runtime.engine.model_limits import ModelLimits
+from inferir.runtime.engine.engine_options import ModelLimits
 from inferir.runtime.engine.scheduler import SchedulerOptions
 from inferir.runtime.executor.base import Step, StepOutputs
 from inferir.runtime.kv.block_pool import BlockPool

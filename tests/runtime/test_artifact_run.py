@@ -21,7 +21,7 @@ from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import ArtifactError, EngineError, RequestError, TargetError
 from inferir.ir.graph.dtypes import DType
-from inferir.runtime.executor.cpu.cpu_features import check_features
+from inferir.runtime.executor.cpu.cpu_executor import check_features
 from inferir.runtime.executor.executors import check_target
 
 VOCAB = 50

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inferir.runtime.cgroups import directories
+from inferir.runtime.machine import directories
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from inferir.runtime.free_memory import available_bytes
+from inferir.runtime.machine import available_bytes
 
 PLENTY = "MemTotal: 9 kB\nMemAvailable: 1000000 kB\n"
 MiB = 1 << 20
@@ -54,7 +54,7 @@ def test_groups_of_version_1(tmp_path: Path) -> None:
 
 
 def test_limits_of_the_process() -> None:
-    program = "from inferir.runtime.free_memory import available_bytes; print(available_bytes())"
+    program = "from inferir.runtime.machine import available_bytes; print(available_bytes())"
 
     def free(limit: int, most: int) -> int:
         def restrict() -> None:

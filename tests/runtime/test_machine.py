@@ -13,9 +13,8 @@ from small_limits import limits
 from inferir.ir.errors import EngineError
 from inferir.runtime import memory
 from inferir.runtime.engine.engine_options import EngineOptions, parse_bytes
-from inferir.runtime.free_memory import available_bytes
+from inferir.runtime.machine import available_bytes, cpu_quota, last_level_cache_bytes, thread_count
 from inferir.runtime.memory import address, align, allocate, map_file
-from inferir.runtime.usable_cpus import cpu_quota, last_level_cache_bytes, thread_count
 
 LIMITS = limits(max_model_len=100, max_tokens=16)
 
@@ -115,16 +114,19 @@ def test_a_file_in_small_pages_is_read_again(
     assert dropped == [(n << 20, min(1 << 20, len(content) - (n << 20))) for n in pieces]
 
 
-def test_huge_pages_of_a_mapping_are_read_from_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_huge_pages_of_a_mapping_are_read_from_the_system(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"abc")
     mapped = map_file(path)
     assert memory._huge_bytes(mapped) == 0
     maps = "{:x}-{:x} r--s 0 08:01 5 /f\nSize: 9 kB\nFilePmdMapped: {} kB\nVmFlags: rd\n"
-    text = "".join(maps.format(at, at + 4096, n) for at, n in ((4096, 1), (address(mapped), 2048), (1 << 40, 3)))
-    monkeypatch.setattr(memory, "_read", lambda path: text)
-    assert memory._huge_bytes(mapped) == 2 << 20
-    assert memory._huge_bytes(np.zeros(1, np.uint8)) == 0
+    smaps = tmp_path / "smaps"
+    smaps.write_text(
+        "".join(maps.format(a, a + 4096, n) for a, n in ((4096, 1), (address(mapped), 2048), (1 << 40, 3)))
+    )
+    assert memory._huge_bytes(mapped, smaps) == 2 << 20
+    assert memory._huge_bytes(np.zeros(1, np.uint8), smaps) == 0
+    assert memory._huge_bytes(mapped, tmp_path / "missing") == 0
 
 
 def test_available_memory() -> None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
 
 from inferir.ir.contract import abi
 from inferir.ir.contract.bucket import BatchDescriptor
@@ -17,9 +13,9 @@ from inferir.ir.contract.kv_specs import AttentionSpec
 from inferir.ir.contract.split_kv import Splitting, max_partials
 from inferir.ir.contract.step_inputs import STEP_INPUTS
 from inferir.ir.contract.symbols import COUNTED, StepCounts
-from inferir.ir.errors import ArtifactError, EngineError
+from inferir.ir.contract.target import Target, host_features, missing_features
+from inferir.ir.errors import ArtifactError, EngineError, TargetError
 from inferir.runtime.executor.base import Step, StepOutputs
-from inferir.runtime.executor.cpu.cpu_features import check_features
 from inferir.runtime.executor.cpu.step_memory import StepMemory
 from inferir.runtime.executor.cpu.step_program import StepProgram
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool
@@ -28,6 +24,16 @@ from inferir.runtime.loader import LoadedArtifact
 
 INPUTS = tuple(i.name for i in STEP_INPUTS.values() if not i.optional)
 OUTPUTS = ("tokens", "logits")
+
+
+def check_features(target: Target, features: frozenset[str] | None = None) -> None:
+    """Raise `TargetError` unless a processor with these feature flags (default: this machine's) can run the kernels."""
+    missing = missing_features(target, host_features() if features is None else features)
+    if missing:
+        raise TargetError(
+            f"the artifact was compiled for {target.name}, but this processor lacks {', '.join(missing)}; "
+            "compile the model again with --target host on this machine or with an older target"
+        )
 
 
 class CpuExecutor:
@@ -39,42 +45,21 @@ class CpuExecutor:
         manifest = artifact.manifest
         _require(artifact)
         libraries = {name: _open(artifact.path / name) for name in sorted({b.library for b in manifest.buckets})}
-        self._memory = StepMemory(artifact, num_blocks)
+        memory = self._memory = StepMemory(artifact, num_blocks)
+        self.inputs, self.residents = memory.inputs, memory.residents
+        self.kv_bytes, self.kv_regions, self.touch_kv = memory.kv_bytes, memory.kv_regions, memory.touch_kv
         self._workers = WorkerPool(
             next(iter(libraries.values())),
             threads=threads,
             scratch_bytes=max(b.scratch_bytes for b in manifest.buckets),
         )
+        self.threads = threads
         self._dispatcher = Dispatcher(
-            [(b, StepProgram(b, libraries[b.library], self._memory, self._workers)) for b in manifest.buckets]
+            [(b, StepProgram(b, libraries[b.library], memory, self._workers)) for b in manifest.buckets]
         )
         heads = min((g.spec.kv_heads for g in manifest.kv if isinstance(g.spec, AttentionSpec)), default=1)
-        self.splitting = Splitting(self._workers.threads, heads, max_partials(manifest.limits.max_model_len))
+        self.splitting = Splitting(threads, heads, max_partials(manifest.limits.max_model_len))
         self._closed = False
-
-    @property
-    def inputs(self) -> Mapping[str, npt.NDArray[Any]]:
-        return self._memory.inputs
-
-    @property
-    def residents(self) -> Mapping[str, npt.NDArray[Any]]:
-        return self._memory.residents
-
-    @property
-    def threads(self) -> int:
-        return self._workers.threads
-
-    @property
-    def kv_bytes(self) -> int:
-        """Bytes of the KV cache."""
-        return self._memory.kv_bytes
-
-    @property
-    def kv_regions(self) -> int:
-        return self._memory.kv_regions
-
-    def touch_kv(self, region: int, first: int, stop: int) -> None:
-        self._memory.touch_kv(region, first, stop)
 
     def program(self, descriptor: BatchDescriptor) -> StepProgram:
         """The step program that runs such a step."""

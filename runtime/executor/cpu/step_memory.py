@@ -49,10 +49,7 @@ class StepMemory:
         self._kv: dict[KVArg, int] = {}
         self._pages: list[tuple[int, int]] = []  # of each region of the cache: where it starts, and bytes per block
         self._pool = self._allocate_kv(num_blocks)
-
-    @property
-    def kv_bytes(self) -> int:
-        return len(self._pool)
+        self.kv_bytes, self.kv_regions = len(self._pool), len(self._pages)
 
     def resolve(self, arg: Arg) -> int:
         """The address an argument stands for."""
@@ -69,10 +66,6 @@ class StepMemory:
                 return address(self.residents[name])
             case KVArg():
                 return self._kv[arg]
-
-    @property
-    def kv_regions(self) -> int:
-        return len(self._pages)
 
     def touch_kv(self, region: int, first: int, stop: int) -> None:
         """Have the system give the pages of blocks `first` … `stop` - 1 in a region, by writing zeros to them."""

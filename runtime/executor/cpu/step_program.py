@@ -10,9 +10,8 @@ import numpy.typing as npt
 from inferir.ir.contract import abi
 from inferir.ir.contract.artifact import BucketRecord
 from inferir.ir.contract.symbols import StepCounts
-from inferir.runtime.executor.cpu.library_interface import function
 from inferir.runtime.executor.cpu.step_memory import StepMemory
-from inferir.runtime.executor.cpu.worker_threads import WorkerPool
+from inferir.runtime.executor.cpu.worker_threads import WorkerPool, function
 from inferir.runtime.memory import address, allocate
 
 

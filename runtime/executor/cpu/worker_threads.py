@@ -15,11 +15,32 @@ from typing import Any
 import numpy as np
 
 from inferir.ir.contract import abi
-from inferir.runtime.executor.cpu.library_interface import function
+from inferir.ir.errors import ArtifactError
 from inferir.runtime.memory import address, align, allocate
 
 SPIN = 4000
 """Pauses before an idle worker sleeps: longer than the gaps inside a step, shorter than a scheduler slice."""
+
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "inferir_step": (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p),
+    "inferir_worker": (ctypes.c_void_p, ctypes.c_int32),
+    "inferir_stop": (ctypes.c_void_p,),
+}
+
+
+def function(library: ctypes.CDLL, name: str) -> Any:
+    """A C function of a bucket's library (`inferir.ir.contract.abi`), which is called without the interpreter lock.
+
+    Raises `ArtifactError` if the library lacks it.
+    """
+    try:
+        found = getattr(library, name)
+    except AttributeError:
+        raise ArtifactError(f"{library._name}: no function {name}; compile the model again") from None
+    found.argtypes = _SIGNATURES[name]
+    found.restype = ctypes.c_int32
+    return found
 
 
 class WorkerPool:
@@ -29,7 +50,6 @@ class WorkerPool:
     """
 
     def __init__(self, library: ctypes.CDLL, *, threads: int, scratch_bytes: int, spin: int = SPIN) -> None:
-        self.threads = threads
         per_thread = align(max(scratch_bytes, 1))
         self._control = allocate(abi.CTRL_WORDS * 8, "the control block").view(np.int64)
         self._scratch = allocate(per_thread * threads, "scratch memory")

@@ -17,10 +17,9 @@ from inferir.api.prompts import Prompt, per_prompt, prompt_list
 from inferir.api.text_stream import TextStream
 from inferir.ir.errors import EngineError, RequestError
 from inferir.runtime.build_engine import build_engine
-from inferir.runtime.engine.engine import Engine
+from inferir.runtime.engine.engine import Engine, EngineStats
 from inferir.runtime.engine.engine_options import EngineOptions
 from inferir.runtime.engine.request_maker import RequestOptions
-from inferir.runtime.engine.stats import EngineStats
 from inferir.runtime.executor.executors import check_target
 from inferir.runtime.loader import load_artifact
 from inferir.runtime.probe import sequence_logits

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from inferir.runtime.requests.request import Request, Timing
-from inferir.runtime.requests.update import Update
+from inferir.runtime.requests.request import Request, Timing, Update
 from inferir.runtime.sampling.token_logprobs import TokenLogprobs
 
 

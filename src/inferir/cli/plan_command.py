@@ -35,8 +35,7 @@ def plan(
     from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
     from inferir.compile.compiler import CompileOptions
     from inferir.compile.plan_memory import plan_memory
-    from inferir.runtime.free_memory import available_bytes
-    from inferir.runtime.usable_cpus import thread_count
+    from inferir.runtime.machine import available_bytes, thread_count
 
     budget = available_bytes() if memory is None else size_bytes(memory, "--memory")
     planned = plan_memory(model, CompileOptions(**options), CompileCache.from_env(CacheOptions(enabled=not no_cache)))

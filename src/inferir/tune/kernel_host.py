@@ -21,11 +21,9 @@ from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.errors import InferirError
 from inferir.ir.graph.graph import Graph
 from inferir.ir.system.held_folder import scratch_folder
-from inferir.runtime.executor.cpu.library_interface import function
-from inferir.runtime.executor.cpu.worker_threads import WorkerPool
-from inferir.runtime.free_memory import available_bytes
+from inferir.runtime.executor.cpu.worker_threads import WorkerPool, function
+from inferir.runtime.machine import available_bytes, last_level_cache_bytes
 from inferir.runtime.memory import Bytes, address, align, allocate
-from inferir.runtime.usable_cpus import last_level_cache_bytes
 
 SAMPLE_SECONDS = 0.006  # a measurement takes about this long, or one run of the kernel
 MOST_ROWS = 512  # rows that are measured of buckets with more: the panels of more rows are the same again

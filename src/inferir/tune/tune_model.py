@@ -27,7 +27,7 @@ from inferir.frontend.source.model_source import load_source
 from inferir.ir.contract.target import Target, host_features, missing_features
 from inferir.ir.errors import InferirError, TargetError, TuningError
 from inferir.ir.graph.graph import Node
-from inferir.runtime.usable_cpus import thread_count
+from inferir.runtime.machine import thread_count
 from inferir.tune.kernel_host import KernelHost, Weights, weight_bytes
 from inferir.tune.race import LEAST_ROUNDS, Verdict, decide
 

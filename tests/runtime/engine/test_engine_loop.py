@@ -9,8 +9,7 @@ import pytest
 from inferir.ir.errors import EngineError
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_loop import EngineLoop
-from inferir.runtime.requests.request import Request
-from inferir.runtime.requests.update import Update
+from inferir.runtime.requests.request import Request, Update
 from inferir.runtime.sampling.sampling_params import SamplingParams
 
 MakeEngine = Callable[..., Engine]

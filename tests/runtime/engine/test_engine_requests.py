@@ -13,8 +13,7 @@ from engine_requests import add_request, add_requests
 from inferir.ir.errors import EngineError, QueueFullError, RequestError
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.executor.base import StepOutputs
-from inferir.runtime.requests.request import Request
-from inferir.runtime.requests.update import Update
+from inferir.runtime.requests.request import Request, Update
 from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.runtime.sampling.token_logprobs import token_logprobs
 

@@ -10,8 +10,7 @@ import pytest
 from engine_requests import add_request
 
 from inferir.runtime.engine.engine import Engine
-from inferir.runtime.requests.request import Request
-from inferir.runtime.requests.update import Update
+from inferir.runtime.requests.request import Request, Update
 from inferir.runtime.sampling.sampling_params import SamplingParams
 
 MakeEngine = Callable[..., Engine]

@@ -15,8 +15,7 @@ from inferir.runtime.engine.scheduler import Scheduler, SchedulerOptions, StepPl
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.kv.prefix_cache import PrefixKey
-from inferir.runtime.requests.request import Request, Status
-from inferir.runtime.requests.scheduled import Scheduled
+from inferir.runtime.requests.request import Request, Scheduled, Status
 from inferir.runtime.sampling.sampling_params import SamplingParams
 
 BLOCK = 4
