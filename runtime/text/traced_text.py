@@ -130,7 +130,7 @@ def replace(text: str, old: str, new: str, count: SupportsIndex = -1) -> str:
     """As `text.replace(old, new, count)`."""
     if not old:
         return str(marked(plain(text).replace(old, new, count), (text, new)))
-    return join(new, _split(text, old, count))
+    return join(new, _placed(text, plain(text).split(old, count), len(old)))
 
 
 def origins_of(value: Any) -> tuple[Origin, ...]:
@@ -260,90 +260,37 @@ def shown(value: Any) -> Any:
 
 # Methods of texts. Each gives what the method of `str` gives, with spans.
 
-
-def _split(text: str, separator: str | None = None, limit: SupportsIndex = -1) -> list[str]:
-    pieces = plain(text).split(separator, limit)
-    return _placed(text, pieces, None if separator is None else len(separator))
-
-
-def _rsplit(text: str, separator: str | None = None, limit: SupportsIndex = -1) -> list[str]:
-    pieces = plain(text).rsplit(separator, limit)
-    return _placed(text, pieces, None if separator is None else len(separator))
+_SPLIT = frozenset({"split", "rsplit", "splitlines", "partition", "rpartition"})
+_STRIP = frozenset({"strip", "lstrip", "rstrip", "removesuffix"})
+_SAME_LENGTH = frozenset({"capitalize", "casefold", "lower", "swapcase", "title", "upper"})
 
 
-def _placed(text: str, pieces: Iterable[str], gap: int | None) -> list[str]:
-    """Pieces of `text` in order, `gap` characters (None: some blanks) apart."""
+def _placed(text: str, pieces: Iterable[str], gap: int = 0) -> list[str]:
+    """Pieces of `text` in order, each in its first place `gap` characters or more behind the one before."""
     out, at = [], 0
     for piece in pieces:
-        if gap is None:
-            at = plain(text).find(piece, at)
+        at = str.find(text, piece, at)
         out.append(cut(text, at, at + len(piece)))
-        at += len(piece) + (gap or 0)
+        at += len(piece) + gap
     return out
-
-
-def _splitlines(text: str, keepends: bool = False) -> list[str]:
-    out, at = [], 0
-    for line, whole in zip(plain(text).splitlines(), plain(text).splitlines(True), strict=True):
-        out.append(cut(text, at, at + len(whole if keepends else line)))
-        at += len(whole)
-    return out
-
-
-def _partition(text: str, separator: str) -> tuple[str, ...]:
-    return tuple(_placed(text, plain(text).partition(separator), 0))
-
-
-def _rpartition(text: str, separator: str) -> tuple[str, ...]:
-    return tuple(_placed(text, plain(text).rpartition(separator), 0))
-
-
-def _lstrip(text: str, chars: str | None = None) -> str:
-    return cut(text, len(text) - len(plain(text).lstrip(chars)), len(text))
-
-
-def _rstrip(text: str, chars: str | None = None) -> str:
-    return cut(text, 0, len(plain(text).rstrip(chars)))
-
-
-def _strip(text: str, chars: str | None = None) -> str:
-    return _rstrip(_lstrip(text, chars), chars)
-
-
-def _removeprefix(text: str, prefix: str) -> str:
-    return cut(text, len(prefix) if plain(text).startswith(prefix) else 0, len(text))
-
-
-def _removesuffix(text: str, suffix: str) -> str:
-    return cut(text, 0, len(text) - (len(suffix) if plain(text).endswith(suffix) else 0))
-
-
-_EXACT: dict[str, Callable[..., Any]] = {
-    "join": join,
-    "replace": replace,
-    "split": _split,
-    "rsplit": _rsplit,
-    "splitlines": _splitlines,
-    "partition": _partition,
-    "rpartition": _rpartition,
-    "strip": _strip,
-    "lstrip": _lstrip,
-    "rstrip": _rstrip,
-    "removeprefix": _removeprefix,
-    "removesuffix": _removesuffix,
-}
-_SAME_LENGTH = ("capitalize", "casefold", "lower", "swapcase", "title", "upper")
 
 
 def _method(name: str) -> Callable[..., Any]:
     base = getattr(str, name)
-    exact = _EXACT.get(name)
+    exact = {"join": join, "replace": replace}.get(name)
 
     @functools.wraps(base)
     def method(self: TracedText, *args: Any, **kwargs: Any) -> Any:
         if exact is not None:
             return exact(self, *args, **kwargs)
         value = base(self, *args, **kwargs)
+        if name in _SPLIT:
+            separator = (*args, kwargs.get("sep"))[0] if name in ("split", "rsplit") else None
+            return type(value)(_placed(self, value, len(separator or "")))
+        if name in _STRIP:
+            return _placed(self, [value])[0]
+        if name == "removeprefix":
+            return cut(self, len(self) - len(value), len(self))
         if name in _SAME_LENGTH and len(value) == len(self):
             return TracedText(value, self._spans)
         return marked(value, (self, args, kwargs))
