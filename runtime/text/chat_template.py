@@ -88,7 +88,7 @@ class ChatTemplate:
         given = {n: traced(v, VARIABLES, _VARIABLES, f"{_VARIABLES}.{n}") for n, v in (variables or {}).items()}
         values: dict[str, Any] = {
             "messages": traced_messages(with_calls_as(cleaned, calls), self.source),
-            "tools": traced(tools, TOOLS, "tools", "tools"),
+            "tools": traced(tools or None, TOOLS, "tools", "tools"),
             "add_generation_prompt": add_generation_prompt,
             "strftime_now": _clock(now or datetime.now()),
         }

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from inferir.ir.errors import ArtifactError, RequestError
 from inferir.ir.system.text_file import read_text
-from inferir.runtime.text.chat_messages import CALL_FORMS, TOOLS, CallForm, Message, clean
+from inferir.runtime.text.chat_messages import CALL_FORMS, TOOLS, Message, clean
 from inferir.runtime.text.chat_template import ChatTemplate
 from inferir.runtime.text.tokenizer import read_json
 from inferir.runtime.text.traced_text import Origin, spans
@@ -22,12 +22,13 @@ TOOL_USE = "tool_use"
 """Name of the template that renders where tools are given."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """A template that is not read yet. place: the file, for messages."""
+class RenderOptions(TypedDict, total=False):
+    """See `ChatTemplate.render`."""
 
-    place: str
-    read: Callable[[], str]
+    tools: Sequence[Mapping[str, Any]] | None
+    add_generation_prompt: bool
+    continue_final_message: bool
+    variables: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,11 @@ class ChatTemplates:
     def load(folder: Path) -> ChatTemplates | None:
         """Those in a tokenizer's folder; None if there is none."""
         templates, problems = {}, {}
-        for name, source in read_sources(folder).items():
+        for name, (place, given) in _sources(folder).items():
             try:
-                templates[name] = ChatTemplate.from_source(source.read(), folder)
+                templates[name] = ChatTemplate.from_source(_text(given), folder)
             except ArtifactError as error:
-                problems[name] = f"{source.place}: {str(error).removeprefix('chat template: ')}"
+                problems[name] = f"{place}: {str(error).removeprefix('chat template: ')}"
         return ChatTemplates(templates, problems) if templates or problems else None
 
     @staticmethod
@@ -106,41 +107,21 @@ class ChatTemplates:
             f"{reason}; give a prompt instead of messages, or start the server with --chat-template FILE", "messages"
         )
 
-    def prompt(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        variables: Mapping[str, Any] | None = None,
-    ) -> ChatPrompt:
+    def prompt(self, messages: Sequence[Message], **options: Unpack[RenderOptions]) -> ChatPrompt:
         """The prompt for a conversation, in which something of every message arrives.
 
         Raises `RequestError` where the template refuses the messages, or leaves one out; it names that message. Where
         this befalls messages of the role "developer", they are tried as "system"; and where it befalls calls, other
         forms of them that templates expect.
         """
-        template = self.pick(tools=bool(tools))
-        now = datetime.now()
-
-        def render(form: CallForm, tried: Sequence[Message]) -> str:
-            return template.render(
-                tried,
-                tools=tools or None,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                variables=variables,
-                now=now,
-                calls=form,
-            )
-
+        tools = bool(options.get("tools"))
+        render = partial(self.pick(tools=tools).render, now=datetime.now(), **options)
         cleaned = clean(messages)
         found: ChatPrompt | None = None
         refusal: RequestError | None = None
         for form in CALL_FORMS if any(m.get("tool_calls") for m in cleaned) else CALL_FORMS[:1]:
             try:
-                prompt = _complete(cleaned, bool(tools), partial(render, form))
+                prompt = _complete(cleaned, tools, partial(render, calls=form))
             except RequestError as error:
                 refusal = refusal or error
                 continue
@@ -243,14 +224,14 @@ def _rendered(render: Render, messages: list[dict[str, Any]]) -> str | None:
         return None
 
 
-def read_sources(folder: Path) -> dict[str, Source]:
+def _sources(folder: Path) -> dict[str, tuple[str, Any]]:
     """The templates of a tokenizer's folder by name: chat_template.jinja and chat_template.NAME.jinja, else what
-    tokenizer_config.json holds.
+    tokenizer_config.json holds; each with the file that messages name, and where `_text` finds it.
     """
-    found = {}
+    found: dict[str, tuple[str, Any]] = {}
     for path in sorted(folder.glob("chat_template*.jinja")):
         name = path.name.removeprefix("chat_template").removesuffix(".jinja").removeprefix(".") or DEFAULT
-        found[name] = _file(path)
+        found[name] = f"{folder.name}/{path.name}", path
     if found:
         return found
     given = read_json(folder / "tokenizer_config.json").get("chat_template")
@@ -258,29 +239,20 @@ def read_sources(folder: Path) -> dict[str, Source]:
     if given is None or given == "" or given == []:
         return {}
     if not isinstance(given, list):
-        return {DEFAULT: _inline(place, given)}
+        return {DEFAULT: (place, given)}
     for i, entry in enumerate(given):
         fields = entry if isinstance(entry, Mapping) else {}
         given_name = fields.get("name")
-        found[given_name if isinstance(given_name, str) else f"entry {i}"] = _inline(place, fields.get("template"))
+        found[given_name if isinstance(given_name, str) else f"entry {i}"] = place, fields.get("template")
     return found
 
 
-def _file(path: Path) -> Source:
-    return Source(f"{path.parent.name}/{path.name}", lambda: _read(path))
-
-
-def _inline(place: str, value: Any) -> Source:
-    def read() -> str:
-        if not isinstance(value, str):
-            raise ArtifactError(f"chat template: chat_template is {type(value).__name__}, not text")
-        return value
-
-    return Source(place, read)
-
-
-def _read(path: Path) -> str:
+def _text(given: Any) -> str:
+    """The text of a template: of the file that is given, or the value itself."""
     try:
-        return path.read_text(encoding="utf-8")
+        given = given.read_text(encoding="utf-8") if isinstance(given, Path) else given
     except (OSError, UnicodeDecodeError) as error:
         raise ArtifactError(f"chat template: {error}") from None
+    if not isinstance(given, str):
+        raise ArtifactError(f"chat template: chat_template is {type(given).__name__}, not text")
+    return given

@@ -277,7 +277,7 @@ def _placed(text: str, pieces: Iterable[str], gap: int = 0) -> list[str]:
 
 def _method(name: str) -> Callable[..., Any]:
     base = getattr(str, name)
-    exact = {"join": join, "replace": replace}.get(name)
+    exact: Any = {"join": join, "replace": replace}.get(name)
 
     @functools.wraps(base)
     def method(self: TracedText, *args: Any, **kwargs: Any) -> Any:

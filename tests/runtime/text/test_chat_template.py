@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from inferir.ir.errors import ArtifactError, RequestError
+from inferir.ir.errors import RequestError
 from inferir.runtime.text.chat_template import ChatTemplate
-from inferir.runtime.text.chat_templates import read_sources
+from inferir.runtime.text.chat_templates import ChatTemplates
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -32,8 +32,8 @@ MESSAGES = [{"role": "user", "content": "it's <b> é"}, {"role": "assistant", "c
 
 def load(folder: Path) -> ChatTemplate | None:
     """The default template of a tokenizer's folder."""
-    source = read_sources(folder).get("default")
-    return None if source is None else ChatTemplate.from_source(source.read(), folder)
+    found = ChatTemplates.load(folder)
+    return None if found is None else found.pick(tools=False)
 
 
 def test_chatml() -> None:
@@ -163,5 +163,5 @@ def test_where_the_template_is_found(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("file")
     assert render() == "file"
     (tmp_path / "chat_template.jinja").write_text("{% if %}")
-    with pytest.raises(ArtifactError, match="chat template"):
+    with pytest.raises(RequestError, match="chat template"):
         load(tmp_path)
