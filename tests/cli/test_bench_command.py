@@ -25,7 +25,6 @@ from inferir.cli.bench_metrics import (
     load_summary,
     meets,
     parse_goals,
-    percentile,
     random_prompts,
     samples,
 )
@@ -69,8 +68,8 @@ def test_times_of_a_request() -> None:
 
 
 def test_percentiles() -> None:
-    assert [percentile([4, 1, 3, 2], p) for p in (0, 50, 90, 100)] == pytest.approx([1, 2.5, 3.7, 4])
-    assert percentile([7.0], 99) == 7.0
+    assert distribution([4, 1, 3, 2]) == pytest.approx({"mean": 2.5, "p50": 2.5, "p90": 3.7, "p99": 3.97})
+    assert distribution([7.0]) == {"mean": 7, "p50": 7, "p90": 7, "p99": 7}
     assert distribution([1, 2, 6]) == pytest.approx({"mean": 3, "p50": 2, "p90": 5.2, "p99": 5.92})
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from inferir.cli.bench_client import complete
+from inferir.cli.bench_load import complete
 from inferir.cli.http_client import Client, HttpError
-from inferir.cli.remote_chat import RemoteConversation
+from inferir.cli.remote_chat import remote_answer
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 Sends = Callable[..., str]
@@ -64,7 +64,7 @@ def chunked(text: str, size: int = 7) -> bytes:
 
 
 def said(url: str) -> str:
-    return RemoteConversation(Client(url), {"model": "m"}).reply("hi", lambda text: None).text
+    return remote_answer(Client(url), {"model": "m"}, [{"role": "user", "content": "hi"}], lambda text: None).text
 
 
 STREAM = event("Hel") + event("lo") + event(None, "stop")

@@ -10,6 +10,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ import pytest
 from serving import Server
 
 from inferir.api.llm import LLM, SamplingParams
+from inferir.cli.chat_command import Conversation
 from inferir.cli.http_client import Client, HttpError
-from inferir.cli.remote_chat import RemoteConversation, find_model
+from inferir.cli.remote_chat import find_model, remote_answer
 from inferir.ir.errors import RequestError
 
 Cli = Callable[..., Any]
@@ -99,6 +101,10 @@ def script() -> Iterator[Script]:
     script.close()
 
 
+def conversation(script: Script) -> Conversation:
+    return Conversation(partial(remote_answer, Client(script.url), {"model": "m"}))
+
+
 def test_a_conversation(cli: Cli, script: Script) -> None:
     script.say("Hel", "lo")
     flags = ("--system", "be brief", "--max-tokens", 9, "--temperature", 0.5, "--seed", 3, "--stats")
@@ -136,7 +142,7 @@ def test_ctrl_c_stops_the_answer_only(script: Script) -> None:
             signal.raise_signal(signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
-    talk = RemoteConversation(Client(script.url), {"model": "m"})
+    talk = conversation(script)
     done = talk.reply("hi", write)
     assert (done.text, done.tokens, done.interrupted) == ("abc", 3, True)
     assert talk.messages[-1] == {"role": "assistant", "content": "abc"}
@@ -148,7 +154,7 @@ def test_ctrl_c_stops_the_answer_only(script: Script) -> None:
 def test_other_threads_can_talk_too(script: Script) -> None:
     script.say("yes")
     found: list[str] = []
-    talk = RemoteConversation(Client(script.url), {"model": "m"})
+    talk = conversation(script)
     worker = threading.Thread(target=lambda: found.append(talk.reply("hi", lambda text: None).text))
     worker.start()
     worker.join()
@@ -159,7 +165,7 @@ def test_what_does_not_fit_leaves_the_conversation(cli: Cli, script: Script) -> 
     script.status = 400
     result = cli("chat", "--url", script.url, stdin="hi\nhi\n")
     assert (result.status, result.err) == (0, "no, no\n(/reset starts again)\n" * 2)
-    talk = RemoteConversation(Client(script.url), {"model": "m"})
+    talk = conversation(script)
     with pytest.raises(RequestError):
         talk.reply("hi", lambda text: None)
     assert talk.messages == []
@@ -199,7 +205,7 @@ def test_errors(fails: Fails, cli: Cli, script: Script) -> None:
 def test_broken_answers(script: Script, events: list[Any], error: str) -> None:
     script.events = events
     with pytest.raises(HttpError, match=error.replace("[", r"\[")):
-        RemoteConversation(Client(script.url), {"model": "m"}).reply("hi", lambda text: None)
+        conversation(script).reply("hi", lambda text: None)
 
 
 def test_a_failure_ends_a_conversation_that_nobody_watches(cli: Cli, script: Script) -> None:

@@ -244,12 +244,12 @@ def test_run_into_a_closed_pipe_is_quiet(tiny_artifact: Path) -> None:
 
 
 def test_a_conversation_remembers(llm: LLM) -> None:
-    talk = Conversation(llm, GREEDY, "be brief")
+    talk = Conversation(lambda said, write: answer(llm, llm.chat_token_ids(said), GREEDY, write), "be brief")
     first = talk.reply("hello", lambda text: None).text
     second = talk.reply("and?", lambda text: None).text
     said = [("system", "be brief"), ("user", "hello"), ("assistant", first), ("user", "and?")]
     assert second == chatted(llm, *said)
-    talk.reset()
+    talk.messages.clear()
     assert talk.reply("hello", lambda text: None).text == first
 
 

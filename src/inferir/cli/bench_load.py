@@ -1,4 +1,4 @@
-"""The load of `inferir bench serve`: when which request is sent, and what comes of all of them."""
+"""The load of `inferir bench serve`: when which request is sent, and a time for every token that comes."""
 
 from __future__ import annotations
 
@@ -7,36 +7,19 @@ import contextlib
 import math
 import random
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from inferir.cli.bench_client import complete
 from inferir.cli.bench_metrics import Record, random_prompts
-from inferir.cli.http_client import Client
-from inferir.cli.progress import Report
+from inferir.cli.bench_options import Load
+from inferir.cli.http_client import Client, HttpError
 from inferir.ir.errors import InferirError
+
+if TYPE_CHECKING:
+    from inferir.compile.compile_types import Progress
 
 GIVE_UP = 5
 """Connections that fail one after the other until the server counts as gone, and nothing more is sent."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """What to send. `rate`: requests per second on average, with exponential gaps; infinite: all at once. `timeout`:
-    seconds that a request may take.
-    """
-
-    num_prompts: int
-    input_len: int
-    output_len: int
-    prefix_len: int = 0
-    vocab_size: int = 256
-    max_concurrency: int | None = None
-    rate: float = math.inf
-    ignore_eos: bool = False
-    temperature: float = 0.0
-    seed: int = 0
-    timeout: float = 300.0
 
 
 def arrivals(count: int, rate: float, seed: int) -> list[float]:
@@ -48,7 +31,7 @@ def arrivals(count: int, rate: float, seed: int) -> list[float]:
     return due
 
 
-def run_load(client: Client, model: str | None, load: Load, report: Report | None = None) -> tuple[str, list[Record]]:
+def run_load(client: Client, model: str | None, load: Load, report: Progress | None = None) -> tuple[str, list[Record]]:
     """The model's name and a record per request, in the order of the prompts. report: told of every request's end.
 
     Raises `HttpError` if the server cannot be reached and `InferirError` if it lacks the model, the requests are too
@@ -57,8 +40,13 @@ def run_load(client: Client, model: str | None, load: Load, report: Report | Non
     return asyncio.run(_run(client, model, load, report))
 
 
-async def _run(client: Client, model: str | None, load: Load, report: Report | None) -> tuple[str, list[Record]]:
-    name = await _model(client, model, load.prefix_len + load.input_len + load.output_len)
+async def _run(client: Client, model: str | None, load: Load, report: Progress | None) -> tuple[str, list[Record]]:
+    name, most = await client.find_model(model)
+    tokens = load.prefix_len + load.input_len + load.output_len
+    if most is not None and tokens > most:
+        raise InferirError(
+            f"requests of {tokens} tokens, prompt and answer, are too long for {name}, which takes {most}"
+        )
     prompts = random_prompts(load.seed, load.num_prompts, load.input_len, load.vocab_size, load.prefix_len)
     seats: Any = asyncio.Semaphore(load.max_concurrency) if load.max_concurrency else contextlib.nullcontext()
     begin = asyncio.get_running_loop().time()
@@ -106,16 +94,47 @@ def _unsent() -> Record:
     return Record(now, ended=now, error="not sent, since the server is gone", unreachable=True)
 
 
-async def _model(client: Client, wanted: str | None, tokens: int) -> str:
-    """The name of the wanted model, or of the server's first, which must take `tokens` per request."""
-    served = await client.models()
-    names = ", ".join(name for name, _ in served)
-    found = next(((n, most) for n, most in served if wanted in (None, n)), None)
-    if found is None:
-        raise InferirError(f"{client.place} does not serve {wanted!r}; it serves {names or 'nothing'}")
-    name, most = found
-    if most is not None and tokens > most:
-        raise InferirError(
-            f"requests of {tokens} tokens, prompt and answer, are too long for {name}, which takes {most}"
-        )
-    return name
+async def complete(client: Client, body: Mapping[str, Any], timeout: float | None = None) -> Record:
+    """Stream a completion; what goes wrong becomes the record's error. timeout: seconds for all of it."""
+    record = Record(time.perf_counter())
+    try:
+        async with asyncio.timeout(timeout):
+            await _stream(client, body, record)
+        _check(record)
+    except HttpError as error:
+        record.error = str(error)
+        record.unreachable = error.unreachable
+    except TimeoutError:
+        record.error = f"no complete answer within {timeout:g} s"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        record.error = "an event of the stream is no part of a completion"
+    record.ended = time.perf_counter()
+    return record
+
+
+async def _stream(client: Client, body: Mapping[str, Any], record: Record) -> None:
+    options = {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
+    async with contextlib.aclosing(client.events("/v1/completions", {**body, **options})) as events:
+        async for event in events:
+            _take(event, record, time.perf_counter())
+
+
+def _take(event: Any, record: Record, now: float) -> None:
+    """Note what an event brings."""
+    for choice in event.get("choices") or ():
+        ids = choice.get("token_ids")
+        count = len(ids) if ids is not None else int(bool(choice.get("text")))
+        record.tokens.extend([now] * count)
+    if event.get("usage"):
+        record.prompt_tokens = event["usage"]["prompt_tokens"]
+        record.usage = event["usage"]["completion_tokens"]
+
+
+def _check(record: Record) -> None:
+    """Compare what was streamed with the usage that the server counted. Raises `HttpError`."""
+    if record.usage is None:
+        raise HttpError("the answer has no usage")
+    if record.usage != len(record.tokens):
+        raise HttpError(f"usage counts {record.usage} tokens, but {len(record.tokens)} were streamed")
+    if not record.tokens:
+        raise HttpError("the answer has no token")

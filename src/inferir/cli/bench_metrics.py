@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from inferir.ir.errors import InferirError
 
@@ -50,21 +53,10 @@ class Record:
         return (self.tokens[-1] - self.tokens[0]) / count if count else None
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of the values lie, interpolated between neighbours. `values` is not empty."""
-    ordered = sorted(values)
-    place = (len(ordered) - 1) * percent / 100
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-
 def distribution(values: Sequence[float]) -> dict[str, float]:
-    """Mean and percentiles of values; p50 is the median. `values` is not empty."""
-    return {
-        "mean": math.fsum(values) / len(values),
-        **{f"p{p}": percentile(values, p) for p in (50, 90, 99)},
-    }
+    """Mean and percentiles of values, interpolated between neighbours; p50 is the median. `values` is not empty."""
+    percentiles = {f"p{p}": float(np.percentile(values, p)) for p in (50, 90, 99)}
+    return {"mean": math.fsum(values) / len(values), **percentiles}
 
 
 def samples(records: Sequence[Record]) -> dict[str, list[float]]:
@@ -87,17 +79,13 @@ def load_summary(records: Sequence[Record], goals: Mapping[str, float]) -> dict[
     `goodput`, which is None without goals.
     """
     good = [r for r in records if r.error is None]
-    errors: dict[str, int] = {}
-    for record in records:
-        if record.error is not None:
-            errors[record.error] = errors.get(record.error, 0) + 1
     sent = [r for r in records if not r.unreachable]
     duration = max(r.ended for r in sent) - min(r.sent for r in sent)
     prompt, output = sum(r.prompt_tokens for r in good), sum(len(r.tokens) for r in good)
     return {
         "completed": len(good),
         "failed": len(records) - len(good),
-        "errors": errors,
+        "errors": dict(Counter(r.error for r in records if r.error is not None)),
         "duration_s": duration,
         "prompt_tokens": prompt,
         "output_tokens": output,

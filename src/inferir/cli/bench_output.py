@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferir.cli.console import table
+from inferir.cli.console import print_json, show, table
 from inferir.ir.errors import InferirError
 from inferir.ir.system import extras
 from inferir.ir.system.atomic_file import replace_file
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
 _COLUMNS = ("mean", "p50", "p90", "p99")
@@ -21,7 +22,8 @@ _COLUMNS = ("mean", "p50", "p90", "p99")
 
 def spread(title: str, rows: Sequence[tuple[str, Mapping[str, float] | None]], unit: str) -> Table:
     """A row per distribution; None is a distribution without values."""
-    shown = [(name, *("-" if d is None else f"{d[c]:,.{_digits(unit)}f}" for c in _COLUMNS)) for name, d in rows]
+    digits = 3 if unit == "s" else 2
+    shown = [(name, *("-" if d is None else f"{d[c]:,.{digits}f}" for c in _COLUMNS)) for name, d in rows]
     heads = [f"median {unit}" if c == "p50" else f"{c} {unit}" for c in _COLUMNS]
     return table(title, ("", *heads), shown, right=heads)
 
@@ -32,10 +34,6 @@ def values(title: str, rows: Sequence[tuple[str, float | int | None]]) -> Table:
     return table(title, ("what", "value"), shown, right=("value",))
 
 
-def _digits(unit: str) -> int:
-    return 3 if unit == "s" else 2
-
-
 class Output:
     """Whether a measurement is printed as JSON, and where it is drawn.
 
@@ -43,7 +41,7 @@ class Output:
     """
 
     def __init__(self, json: bool, path: Path | None) -> None:
-        self.json = json
+        self._json = json
         self._path = path
         if path is None:
             return
@@ -52,6 +50,13 @@ class Output:
         if not path.absolute().parent.is_dir():
             raise InferirError(f"--plot: {path.parent} is not a folder")
         extras.require("--plot", "bench")
+
+    def show(self, summary: object, *parts: RenderableType) -> None:
+        """Print the measurement: `summary` as JSON, or `parts` for people."""
+        if self._json:
+            print_json(summary)
+        else:
+            show(*parts)
 
     def plot(self, title: str, unit: str, series: Mapping[str, Sequence[float]]) -> None:
         """Draw the share of values at or below each value, a panel per series, if that is wanted."""

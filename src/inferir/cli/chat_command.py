@@ -6,18 +6,18 @@ import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from inferir.cli import arguments as a
 from inferir.cli import streams
-from inferir.cli.streaming import Answer, answer, has_chat_template, write
+from inferir.cli.streaming import Answer, Message, answer, has_chat_template, write
 from inferir.ir.errors import InferirError, RequestError
 
 if TYPE_CHECKING:
-    from inferir.api.llm import LLM, SamplingParams
     from inferir.cli.http_client import Client
 
 _HELP = """/reset      forget the conversation
@@ -69,16 +69,20 @@ def chat(
         if not has_chat_template(artifact):
             raise InferirError(f"{artifact}: the model has no chat template; use: inferir run {artifact} PROMPT")
         _greet(llm.manifest.model.name, llm.manifest.limits.max_model_len)
-        talk(Conversation(llm, params, system), _reader(), stats)
+
+        def complete(messages: list[Message], write: Callable[[str], None]) -> Answer:
+            return answer(llm, llm.chat_token_ids(messages), params, write)
+
+        talk(Conversation(complete, system), stats)
 
 
 def _remote(client: Client, model: str | None, given: dict[str, Any], system: str | None, stats: bool) -> None:
-    from inferir.cli.remote_chat import RemoteConversation, find_model
+    from inferir.cli.remote_chat import find_model, remote_answer
 
     name, context = find_model(client, model)
     _greet(f"{name} at {client.place}", context)
     fields = {"model": name, **{k: v for k, v in given.items() if v is not None}}
-    talk(RemoteConversation(client, fields, system), _reader(), stats)
+    talk(Conversation(partial(remote_answer, client, fields), system), stats)
 
 
 def _greet(name: str, context: int | None) -> None:
@@ -87,46 +91,40 @@ def _greet(name: str, context: int | None) -> None:
         print(f"{name}{size}. /help for commands.")
 
 
-class Talk(Protocol):
-    """A conversation, wherever the model is."""
-
-    def reset(self) -> None: ...
-
-    def reply(self, text: str, write: Callable[[str], None]) -> Answer: ...
-
-
 @dataclass
 class Conversation:
-    """The messages so far. An answer that was stopped stays in it as far as it came."""
+    """The messages so far. An answer that was stopped stays in it as far as it came.
 
-    llm: LLM
-    params: SamplingParams
+    complete: answers messages, and passes the text on as it comes.
+    """
+
+    complete: Callable[[list[Message], Callable[[str], None]], Answer]
     system: str | None = None
-    messages: list[dict[str, str]] = field(default_factory=list)
-
-    def reset(self) -> None:
-        self.messages.clear()
+    messages: list[Message] = field(default_factory=list)
 
     def reply(self, text: str, write: Callable[[str], None]) -> Answer:
         """Answer `text`. Raises `RequestError`, with the conversation as it was, if it does not fit the context."""
         said = [*self.messages, {"role": "user", "content": text}]
         first = [] if self.system is None else [{"role": "system", "content": self.system}]
-        prompt = self.llm.chat_token_ids(first + said)
-        done = answer(self.llm, prompt, self.params, write)
+        done = self.complete(first + said, write)
         self.messages = [*said, {"role": "assistant", "content": done.text}]
         return done
 
 
-def talk(conversation: Talk, read: Callable[[], str | None], stats: bool = False) -> None:
-    """Read lines and answer them until `read` gives None or /exit."""
+def talk(conversation: Conversation, stats: bool) -> None:
+    """Read lines and answer them until their end or /exit."""
+    terminal = sys.stdin.isatty()
+    if terminal:
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 - gives input() its line editing
     while True:
         try:
-            line = read()
+            line = _terminal_line() if terminal else streams.read_line("the message") or None
         except KeyboardInterrupt:
             print("\n(/exit or Ctrl-D leaves)")
             continue
         except InferirError as error:
-            if not sys.stdin.isatty():
+            if not terminal:
                 raise
             print(error, file=sys.stderr)
             continue
@@ -134,7 +132,7 @@ def talk(conversation: Talk, read: Callable[[], str | None], stats: bool = False
             return
         text = line.strip()
         if text == "/reset":
-            conversation.reset()
+            conversation.messages.clear()
             print("(forgotten)")
         elif text.startswith("/"):
             print(_HELP if text == "/help" else f"{text.split()[0]} is no command\n{_HELP}")
@@ -142,7 +140,7 @@ def talk(conversation: Talk, read: Callable[[], str | None], stats: bool = False
             _answer(conversation, text, stats)
 
 
-def _answer(conversation: Talk, text: str, stats: bool) -> None:
+def _answer(conversation: Conversation, text: str, stats: bool) -> None:
     try:
         done = conversation.reply(text, write)
     except RequestError as error:
@@ -158,22 +156,12 @@ def _answer(conversation: Talk, text: str, stats: bool) -> None:
         print(done.stats(), file=sys.stderr)
 
 
-def _reader() -> Callable[[], str | None]:
-    """Reads a line from the user, with editing and history where there is a terminal; None at the end of input."""
-    terminal = sys.stdin.isatty()
-    if terminal:
-        with contextlib.suppress(ImportError):
-            import readline  # noqa: F401 - gives input() its line editing
-
-    def read() -> str | None:
-        if terminal:
-            try:
-                return input("> ")
-            except EOFError:
-                print()
-                return None
-            except UnicodeError:
-                raise InferirError(f"the message is not {sys.stdin.encoding.upper()}") from None
-        return streams.read_line("the message") or None
-
-    return read
+def _terminal_line() -> str | None:
+    """A line from the user, with editing and history; None at the end of input."""
+    try:
+        return input("> ")
+    except EOFError:
+        print()
+        return None
+    except UnicodeError:
+        raise InferirError(f"the message is not {sys.stdin.encoding.upper()}") from None

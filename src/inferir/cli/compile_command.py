@@ -38,8 +38,7 @@ def command(
 ) -> None:
     """Compile a model into an artifact: trace, optimise, generate kernels for every bucket, pack the weights."""
     extras.require("compile", "compile")
-    from inferir.cli.cache_use import RecordingCache
-    from inferir.cli.compile_report import as_json, print_report
+    from inferir.cli.compile_report import RecordingCache, as_json, print_report
     from inferir.cli.console import print_json
     from inferir.cli.progress import progress_bars
     from inferir.codegen.cache.compile_cache import CacheOptions

@@ -74,13 +74,21 @@ class Client:
         except ValueError:
             raise HttpError(f"{self.place}{path}: the answer is not JSON") from None
 
-    async def models(self) -> list[tuple[str, int | None]]:
-        """Names of the served models, each with its context length if the server tells it. Raises `HttpError`."""
+    async def find_model(self, wanted: str | None) -> tuple[str, int | None]:
+        """Name of the wanted model, or of the server's first, and its context length if the server tells it.
+
+        Raises `HttpError` if the server cannot be reached or does not serve it.
+        """
         answer = await self.get("/v1/models")
         try:
-            return [(str(m["id"]), m.get("max_model_len")) for m in answer["data"]]
+            served = [(str(m["id"]), m.get("max_model_len")) for m in answer["data"]]
         except (KeyError, TypeError, AttributeError):
             raise HttpError(f"{self.place}/v1/models: the answer is no list of models") from None
+        found = next((model for model in served if wanted in (None, model[0])), None)
+        if found is None:
+            names = ", ".join(name for name, _ in served)
+            raise HttpError(f"{self.place} does not serve {wanted!r}; it serves {names or 'nothing'}")
+        return found
 
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
         """The JSON objects of a streamed answer, up to `[DONE]`; events that hold anything else are left out.

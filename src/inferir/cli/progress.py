@@ -5,17 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-
-class Report(Protocol):
-    """Told about every phase: `done` of `total` steps."""
-
-    def __call__(self, phase: str, done: int, total: int) -> None: ...
+if TYPE_CHECKING:
+    from inferir.compile.compile_types import Progress
 
 
 @contextmanager
-def progress_bars() -> Iterator[Report | None]:
+def progress_bars() -> Iterator[Progress | None]:
     """Gives a function (phase, done, total) that draws, or None if there is nowhere to draw."""
     if not sys.stderr.isatty():
         yield None

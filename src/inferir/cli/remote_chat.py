@@ -1,16 +1,15 @@
-"""A conversation with a running server, for `inferir chat --url`."""
+"""Answers of a running server, for `inferir chat --url`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from inferir.cli.http_client import Client, HttpError, StreamEndError
-from inferir.cli.streaming import Answer, on_interrupt
+from inferir.cli.streaming import Answer, Message, on_interrupt
 from inferir.ir.errors import RequestError
 
 
@@ -21,52 +20,31 @@ def find_model(client: Client, wanted: str | None) -> tuple[str, int | None]:
     reached, wants another key, or does not serve the model.
     """
     try:
-        served = asyncio.run(client.models())
+        return asyncio.run(client.find_model(wanted))
     except HttpError as error:
         if error.status == 404 and wanted is not None:
             return wanted, None
         raise _explained(client, error) from None
-    for name, most in served:
-        if wanted in (None, name):
-            return name, most
-    names = ", ".join(name for name, _ in served)
-    raise HttpError(f"{client.place} does not serve {wanted!r}; it serves {names or 'nothing'}")
 
 
-@dataclass
-class RemoteConversation:
-    """The messages so far, and what every request says besides. An answer that was stopped stays in it as far as it
-    came.
+def remote_answer(
+    client: Client, fields: Mapping[str, Any], messages: Sequence[Message], write: Callable[[str], None]
+) -> Answer:
+    """Have the server answer `messages`, passing the answer to `write` as it comes; Ctrl-C ends the answer.
+
+    fields: what the request says besides. Raises `RequestError` if the server refuses it, as one that does not fit the
+    context, and `HttpError` for any other failure.
     """
-
-    client: Client
-    fields: dict[str, Any]
-    system: str | None = None
-    messages: list[dict[str, str]] = field(default_factory=list)
-
-    def reset(self) -> None:
-        self.messages.clear()
-
-    def reply(self, text: str, write: Callable[[str], None]) -> Answer:
-        """Answer `text`, passing the answer to `write` as it comes; Ctrl-C ends the answer.
-
-        Raises `RequestError` if the server refuses the request, as one that does not fit the context, and `HttpError`
-        for any other failure; the conversation is then as it was.
-        """
-        said = [*self.messages, {"role": "user", "content": text}]
-        first = [] if self.system is None else [{"role": "system", "content": self.system}]
-        reply = _Reply(write)
-        try:
-            whole = _run(reply, reply.read(self.client, {**self.fields, "messages": first + said}))
-        except HttpError as error:
-            if error.status == 400:
-                raise RequestError(str(error).removeprefix("status 400: "), "messages") from None
-            raise _explained(self.client, error) from None
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-            raise HttpError(f"{self.client.place}: an event of the stream is no part of a chat") from None
-        done = reply.answer(interrupted=not whole)
-        self.messages = [*said, {"role": "assistant", "content": done.text}]
-        return done
+    reply = _Reply(write)
+    try:
+        whole = _run(reply, reply.read(client, {**fields, "messages": messages}))
+    except HttpError as error:
+        if error.status == 400:
+            raise RequestError(str(error).removeprefix("status 400: "), "messages") from None
+        raise _explained(client, error) from None
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        raise HttpError(f"{client.place}: an event of the stream is no part of a chat") from None
+    return reply.answer(interrupted=not whole)
 
 
 class _Reply:

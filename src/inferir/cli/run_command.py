@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferir.cli import arguments as a
-from inferir.cli import sampling_options as o
 from inferir.cli import streams
+from inferir.cli.sampling_options import GenerationConfig, sampling_fields
+from inferir.cli.shared_options import Fields, expanded
 
 if TYPE_CHECKING:
     from inferir.api.llm import LLM
 
 
+@expanded(sampling=sampling_fields)
 def run(
     artifact: a.Artifact,
     prompt: Annotated[
@@ -30,27 +32,9 @@ def run(
         ),
     ] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message for the chat template.")] = None,
-    temperature: o.Temperature = None,
-    seed: o.Seed = None,
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    min_p: o.MinP = None,
-    repetition_penalty: o.Penalty = None,
-    presence_penalty: o.Penalty = None,
-    frequency_penalty: o.Penalty = None,
-    logit_bias: o.LogitBias = None,
-    bad_word: o.BadWord = None,
-    generation_config: o.GenerationConfig = "none",
-    max_tokens: o.MaxTokens = None,
-    stop: o.Stop = None,
-    stop_token_id: o.StopTokenId = None,
-    min_tokens: o.MinTokens = None,
-    ignore_eos: o.IgnoreEos = False,
-    json_schema: o.JsonSchema = None,
-    json_object: o.JsonObject = False,
-    regex: o.Regex = None,
-    choice: o.Choice = None,
-    grammar: o.GrammarFile = None,
+    *,
+    sampling: Fields,
+    generation_config: GenerationConfig = "none",
     threads: a.Threads = None,
     kv_cache_memory: a.KvCacheMemory = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No statistics on standard error.")] = False,
@@ -59,26 +43,7 @@ def run(
     from inferir.api.llm import LLM, SamplingParams
     from inferir.cli.streaming import answer, has_chat_template, write
 
-    given: dict[str, Any] = {
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "seed": seed,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "logit_bias": o.biases(logit_bias),
-        "bad_words": bad_word or None,
-        "stop": stop or None,
-        "stop_token_ids": stop_token_id or None,
-        "min_tokens": min_tokens,
-        "ignore_eos": ignore_eos,
-        "structured": o.structure(json_schema, json_object, regex, choice, grammar),
-    }
-    given = {name: value for name, value in given.items() if value is not None}
-    SamplingParams(**given)  # a value that is wrong is refused before anything is loaded
+    SamplingParams(**sampling)  # a value that is wrong is refused before anything is loaded
     text = _prompt(prompt)
     with LLM(
         artifact,
@@ -87,7 +52,7 @@ def run(
         kv_cache_memory=kv_cache_memory,
         generation_config=generation_config,
     ) as llm:
-        params = llm.sampling_params(**(_unset(llm) | given))
+        params = llm.sampling_params(**(_unset(llm) | sampling))
         tokens = _tokens(llm, text, chat, has_chat_template(artifact), system)
         done = answer(llm, tokens, params, write)
     write("" if done.text.endswith("\n") else "\n")

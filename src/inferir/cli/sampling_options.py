@@ -7,96 +7,79 @@ from typing import Annotated, Any
 
 import typer
 
+from inferir.cli.shared_options import Fields
 from inferir.ir.system.text_file import read_text
 
-_SAMPLING = "Sampling"
-_ENDING = "Where it ends"
-_STRUCTURE = "Structured output (one of these)"
 
-Temperature = Annotated[
-    float | None,
-    typer.Option(
-        metavar="X", min=0, help="0, the default, takes the most likely token each time.", rich_help_panel=_SAMPLING
-    ),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Makes draws with a temperature repeatable.", rich_help_panel=_SAMPLING),
-]
-MaxTokens = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", min=1, help="Generate at most N tokens. Default: until it ends.", rich_help_panel=_ENDING
-    ),
-]
-TopK = Annotated[
-    int | None, typer.Option(metavar="N", help="Only the N most likely tokens.", rich_help_panel=_SAMPLING)
-]
-TopP = Annotated[
-    float | None,
-    typer.Option(metavar="X", help="Only the most likely tokens that make up this share.", rich_help_panel=_SAMPLING),
-]
-MinP = Annotated[
-    float | None,
-    typer.Option(
-        metavar="X",
-        help="Only tokens at least this share as likely as the most likely one.",
-        rich_help_panel=_SAMPLING,
-    ),
-]
-Penalty = Annotated[
-    float | None,
-    typer.Option(metavar="X", help="Makes repeated tokens less likely.", rich_help_panel=_SAMPLING),
-]
-LogitBias = Annotated[
-    list[str] | None,
-    typer.Option(metavar="ID=X", help="Add X to the logit of a token id. May be repeated.", rich_help_panel=_SAMPLING),
-]
-BadWord = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TEXT", help="Never complete this text. May be repeated.", rich_help_panel=_SAMPLING),
-]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TEXT", help="End before this text. May be repeated.", rich_help_panel=_ENDING),
-]
-StopTokenId = Annotated[
-    list[int] | None,
-    typer.Option(metavar="ID", help="End with this token. May be repeated.", rich_help_panel=_ENDING),
-]
-MinTokens = Annotated[
-    int | None, typer.Option(metavar="N", help="Nothing ends it before N tokens.", rich_help_panel=_ENDING)
-]
-IgnoreEos = Annotated[
-    bool, typer.Option("--ignore-eos", help="Go on after an end-of-text token.", rich_help_panel=_ENDING)
-]
-JsonSchema = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="JSON that follows the schema in this file.", rich_help_panel=_STRUCTURE),
-]
-JsonObject = Annotated[bool, typer.Option("--json-object", help="Any JSON object.", rich_help_panel=_STRUCTURE)]
-Regex = Annotated[
-    str | None, typer.Option(metavar="REGEX", help="Text that it matches as a whole.", rich_help_panel=_STRUCTURE)
-]
-Choice = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TEXT", help="One of these texts. May be repeated.", rich_help_panel=_STRUCTURE),
-]
-GrammarFile = Annotated[
-    Path | None,
-    typer.Option("--grammar", metavar="FILE", help="Text of the GBNF grammar in it.", rich_help_panel=_STRUCTURE),
-]
+def _sampling(metavar: str, help: str, **more: Any) -> Any:
+    return typer.Option(metavar=metavar, help=help, rich_help_panel="Sampling", **more)
+
+
+def _ending(metavar: str | None, help: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel="Where it ends", **more)
+
+
+def _structure(metavar: str | None, help: str, *names: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel="Structured output (one of these)")
+
+
+Penalty = Annotated[float | None, _sampling("X", "Makes repeated tokens less likely.")]
 GenerationConfig = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|none",
-        help="auto: what is not given is as the model's generation_config.json recommends.",
-        rich_help_panel=_SAMPLING,
-    ),
+    str, _sampling("auto|none", "auto: what is not given is as the model's generation_config.json recommends.")
 ]
 
 
-def biases(given: list[str] | None) -> dict[int, float] | None:
+def sampling_fields(
+    temperature: Annotated[
+        float | None, _sampling("X", "0, the default, takes the most likely token each time.", min=0)
+    ] = None,
+    seed: Annotated[int | None, _sampling("N", "Makes draws with a temperature repeatable.")] = None,
+    top_k: Annotated[int | None, _sampling("N", "Only the N most likely tokens.")] = None,
+    top_p: Annotated[float | None, _sampling("X", "Only the most likely tokens that make up this share.")] = None,
+    min_p: Annotated[
+        float | None, _sampling("X", "Only tokens at least this share as likely as the most likely one.")
+    ] = None,
+    repetition_penalty: Penalty = None,
+    presence_penalty: Penalty = None,
+    frequency_penalty: Penalty = None,
+    logit_bias: Annotated[
+        list[str] | None, _sampling("ID=X", "Add X to the logit of a token id. May be repeated.")
+    ] = None,
+    bad_word: Annotated[list[str] | None, _sampling("TEXT", "Never complete this text. May be repeated.")] = None,
+    max_tokens: Annotated[int | None, _ending("N", "Generate at most N tokens. Default: until it ends.", min=1)] = None,
+    stop: Annotated[list[str] | None, _ending("TEXT", "End before this text. May be repeated.")] = None,
+    stop_token_id: Annotated[list[int] | None, _ending("ID", "End with this token. May be repeated.")] = None,
+    min_tokens: Annotated[int | None, _ending("N", "Nothing ends it before N tokens.")] = None,
+    ignore_eos: Annotated[bool, _ending(None, "Go on after an end-of-text token.", "--ignore-eos")] = False,
+    json_schema: Annotated[Path | None, _structure("FILE", "JSON that follows the schema in this file.")] = None,
+    json_object: Annotated[bool, _structure(None, "Any JSON object.", "--json-object")] = False,
+    regex: Annotated[str | None, _structure("REGEX", "Text that it matches as a whole.")] = None,
+    choice: Annotated[list[str] | None, _structure("TEXT", "One of these texts. May be repeated.")] = None,
+    grammar: Annotated[Path | None, _structure("FILE", "Text of the GBNF grammar in it.", "--grammar")] = None,
+) -> Fields:
+    """Those of `SamplingParams` that are given. Raises `typer.BadParameter`, and `InferirError` for a file."""
+    given = {
+        "temperature": temperature,
+        "seed": seed,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "logit_bias": _biases(logit_bias),
+        "bad_words": bad_word or None,
+        "max_tokens": max_tokens,
+        "stop": stop or None,
+        "stop_token_ids": stop_token_id or None,
+        "min_tokens": min_tokens,
+        "ignore_eos": ignore_eos,
+        "structured": _structured(json_schema, json_object, regex, choice, grammar),
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _biases(given: list[str] | None) -> dict[int, float] | None:
     """`ID=X` each. Raises `typer.BadParameter`."""
     if not given:
         return None
@@ -110,7 +93,7 @@ def biases(given: list[str] | None) -> dict[int, float] | None:
     return found
 
 
-def structure(
+def _structured(
     json_schema: Path | None, json_object: bool, regex: str | None, choice: list[str] | None, grammar: Path | None
 ) -> dict[str, Any] | None:
     """What `SamplingParams` takes as `structured`. Raises `typer.BadParameter` for several, `InferirError` for a file

@@ -9,28 +9,32 @@ from typing import Annotated
 import typer
 
 from inferir.cli import arguments as a
+from inferir.cli.shared_options import Fields, expanded
 from inferir.ir.errors import InferirError
 from inferir.ir.system.text_file import read_text
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-def serve(
-    artifact: a.Artifact,
+def _server_fields(
     host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", help="Port to listen on; 0 takes a free one and prints it.")] = 8000,
     uds: Annotated[
         str | None, typer.Option(metavar="PATH", help="Listen on a Unix socket at this path instead.")
     ] = None,
-    api_key: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Key that inference needs. May be repeated.")
+    api_keys: Annotated[
+        list[str] | None, typer.Option("--api-key", metavar="KEY", help="Key that inference needs. May be repeated.")
     ] = None,
     api_key_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with such keys, one per line; hidden from `ps`.")
     ] = None,
-    served_model_name: Annotated[
+    served_names: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Name that requests give as model. May be repeated. Default: the model's."),
+        typer.Option(
+            "--served-model-name",
+            metavar="NAME",
+            help="Name that requests give as model. May be repeated. Default: the model's.",
+        ),
     ] = None,
     chat_template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Jinja chat template to use instead of the artifact's.")
@@ -46,7 +50,7 @@ def serve(
         str,
         typer.Option(metavar="auto|hermes|json", help="How the model writes tool calls; auto: as its template does."),
     ] = "auto",
-    exclude_tools_when_tool_choice_none: Annotated[
+    hide_unused_tools: Annotated[
         bool,
         typer.Option(
             "--exclude-tools-when-tool-choice-none",
@@ -57,6 +61,41 @@ def serve(
         str,
         typer.Option(metavar="auto|none", help="Whether requests get what the model recommends for sampling."),
     ] = "auto",
+    grace: Annotated[
+        float, typer.Option(metavar="S", min=0, help="Seconds that running requests get after SIGTERM.")
+    ] = 30.0,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse requests with unknown fields.")] = False,
+    origins: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-origin",
+            metavar="ORIGIN",
+            help="Origin that browsers may call from. May be repeated. Default: any.",
+        ),
+    ] = None,
+    metrics_prefix: Annotated[
+        str, typer.Option(metavar="NAME", help="Stands before the colon in names of metrics.")
+    ] = "inferir",
+    routes: Annotated[
+        list[str] | None,
+        typer.Option("--allow-route", metavar="NAME", help="Open this route of an installed plug-in. May be repeated."),
+    ] = None,
+    stat_sinks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stat-sink",
+            metavar="NAME",
+            help="Tell this sink of an installed plug-in how the engine is. May be repeated.",
+        ),
+    ] = None,
+) -> Fields:
+    """Those of `ServerOptions` that are given."""
+    given = dict(locals())
+    given["api_keys"] = [*(k.strip() for k in api_keys or ()), *_keys(given.pop("api_key_file"))]
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in given.items() if v not in (None, [])}
+
+
+def _engine_fields(
     kv_cache_memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help='KV-cache memory, such as "2GiB". Default: half the free memory.')
     ] = None,
@@ -72,80 +111,40 @@ def serve(
     scheduling_policy: Annotated[
         str, typer.Option(metavar="fcfs|priority", help="Who is served first; lower priorities go first.")
     ] = "fcfs",
-    prefix_caching: Annotated[
+    enable_prefix_caching: Annotated[
         bool, typer.Option("--enable-prefix-caching/--no-prefix-caching", help="Reuse the cache of equal beginnings.")
     ] = True,
     max_waiting: Annotated[
         int, typer.Option(metavar="N", min=0, help="Requests that may wait; more are refused with status 429.")
     ] = 2048,
-    grace: Annotated[
-        float, typer.Option(metavar="S", min=0, help="Seconds that running requests get after SIGTERM.")
-    ] = 30.0,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse requests with unknown fields.")] = False,
-    allowed_origin: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ORIGIN", help="Origin that browsers may call from. May be repeated. Default: any."),
-    ] = None,
-    metrics_prefix: Annotated[
-        str, typer.Option(metavar="NAME", help="Stands before the colon in names of metrics.")
-    ] = "inferir",
-    allow_route: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Open this route of an installed plug-in. May be repeated."),
-    ] = None,
-    stat_sink: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Tell this sink of an installed plug-in how the engine is. May be repeated."),
-    ] = None,
+) -> Fields:
+    """Those of `EngineOptions` that are given."""
+    given = dict(locals())
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@expanded(options=_server_fields, engine=_engine_fields)
+def serve(
+    artifact: a.Artifact,
+    *,
+    options: Fields,
+    engine: Fields,
     log_level: Annotated[str, typer.Option(metavar="|".join(LOG_LEVELS), help="How much is logged.")] = "info",
 ) -> None:
     """Serve an artifact over HTTP with the OpenAI API, metrics and a chat page."""
     if log_level not in LOG_LEVELS:
         raise typer.BadParameter(f"choose one of {', '.join(LOG_LEVELS)}", param_hint="--log-level")
     logging.getLogger("inferir").setLevel(log_level.upper())
-    engine = {
-        "kv_cache_memory": kv_cache_memory,
-        "max_num_seqs": max_num_seqs,
-        "max_num_batched_tokens": max_num_batched_tokens,
-        "max_model_len": max_model_len,
-        "threads": threads,
-        "scheduling_policy": scheduling_policy,
-        "enable_prefix_caching": prefix_caching,
-        "max_waiting": max_waiting,
-    }
     from inferir.runtime.sampling.sampling_defaults import CHOICES
     from inferir.runtime.text.tool_style import STYLES, style
     from inferir.server.serve import serve as run
     from inferir.server.server_options import ServerOptions
 
-    for name, value, choices in (
-        ("--tool-style", tool_style, ("auto", *STYLES)),
-        ("--generation-config", generation_config, CHOICES),
-    ):
-        if value not in choices:
-            raise typer.BadParameter(f"choose one of {', '.join(choices)}", param_hint=name)
-    run(
-        ServerOptions(
-            artifact=artifact,
-            host=host,
-            port=port,
-            uds=uds,
-            api_keys=(*(k.strip() for k in api_key or ()), *_keys(api_key_file)),
-            served_names=tuple(served_model_name or ()),
-            chat_template=chat_template,
-            tool_style=style(tool_style),
-            hide_unused_tools=exclude_tools_when_tool_choice_none,
-            special_tokens_in_messages=special_tokens_in_messages,
-            generation_config=generation_config,
-            grace=grace,
-            strict=strict,
-            origins=tuple(allowed_origin or ("*",)),
-            metrics_prefix=metrics_prefix,
-            routes=tuple(allow_route or ()),
-            stat_sinks=tuple(stat_sink or ()),
-            engine={k: v for k, v in engine.items() if v is not None},
-        )
-    )
+    for name, choices in (("tool_style", ("auto", *STYLES)), ("generation_config", CHOICES)):
+        if options[name] not in choices:
+            raise typer.BadParameter(f"choose one of {', '.join(choices)}", param_hint=f"--{name.replace('_', '-')}")
+    options["tool_style"] = style(options["tool_style"])
+    run(ServerOptions(artifact=artifact, engine=engine, **options))
 
 
 def _keys(path: Path | None) -> list[str]:

@@ -67,20 +67,10 @@ def compile_fields(
     trust_remote_code: a.TrustRemoteCode = False,
 ) -> Fields:
     """Those of `CompileOptions`."""
-    return {
-        "dtype": dtype,
-        "target": target,
-        "max_model_len": max_model_len,
-        "max_num_seqs": max_num_seqs,
-        "max_num_batched_tokens": max_num_batched_tokens,
-        "block_size": block_size,
-        "buckets": buckets,
-        "opt_level": opt_level,
-        "disabled_passes": frozenset(disable_pass or ()),
-        "trace_check": not no_trace_check,
-        "revision": revision,
-        "trust_remote_code": trust_remote_code,
-    }
+    given = dict(locals())
+    given["disabled_passes"] = frozenset(given.pop("disable_pass") or ())
+    given["trace_check"] = not given.pop("no_trace_check")
+    return given
 
 
 def engine_fields(
@@ -90,7 +80,7 @@ def engine_fields(
     ] = None,
 ) -> Fields:
     """Those of `LLM` that say what it may take of the machine."""
-    return {"threads": threads, "kv_cache_memory": kv_cache_memory}
+    return dict(locals())
 
 
 def measured_output(

@@ -18,6 +18,8 @@ from inferir.ir.system.quantities import count, seconds
 if TYPE_CHECKING:
     from inferir.api.llm import LLM, SamplingParams
 
+Message = dict[str, str]
+
 
 @dataclass(frozen=True)
 class Answer:

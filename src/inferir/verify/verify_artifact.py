@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,11 +34,8 @@ from inferir.verify.checks import (
 )
 from inferir.verify.divergence import Rows, distances, top2_gap
 
-
-class Progress(Protocol):
-    """Told about every phase: `done` of `total` steps."""
-
-    def __call__(self, phase: str, done: int, total: int) -> None: ...
+if TYPE_CHECKING:
+    from inferir.compile.compile_types import Progress
 
 
 @dataclass
