@@ -226,22 +226,21 @@ def read_all(folder: Path, dest: Path) -> dict[str, Any]:
 
     from inferir.compile.text_ends import check_vocabulary, join_ends
     from inferir.frontend.capture import hooks
+    from inferir.frontend.capture.trace import expected_weights
     from inferir.frontend.checkpoint.checkpoint_weights import resolve
-    from inferir.frontend.checkpoint.huggingface import renames, skeleton, state_types, text_config, tied_names
+    from inferir.frontend.checkpoint.huggingface import skeleton, text_config
     from inferir.frontend.facts import ModelFacts
     from inferir.frontend.source.decisions import decisions
     from inferir.frontend.source.export_tokenizer import export_tokenizer
     from inferir.frontend.source.model_source import load_source
-    from inferir.ir.graph.dtypes import DType, from_torch, torch_dtype
-    from inferir.ir.graph.types import TensorType
+    from inferir.ir.graph.dtypes import DType, torch_dtype
     from inferir.runtime.sampling.sampling_defaults import SamplingDefaults
 
     source = load_source(str(folder))
     hooks.register()
     source.description_digest(), source.tokenizer_digest()
     model = skeleton(source.config, torch_dtype(source.dtype))
-    expected = {n: TensorType(tuple(t.shape), from_torch(t.dtype)) for n, t in state_types(model).items()}
-    names = resolve(source.weights, expected, tied_names(model), model.base_model_prefix, (), renames(model))
+    names = resolve(source.weights, expected_weights(model))
     tensors = {name: source.weights.load(stored) for name, stored in names.items()}
     source.weights.fingerprint()
     tokenizer = export_tokenizer(source, dest)

@@ -59,14 +59,13 @@ def _filled(model: Any, load: Callable[[str], torch.Tensor]) -> Any:
     return model
 
 
-def eager_twin(source: ModelSource, weights: Weights, tied: bool | None = None) -> Any:
+def eager_twin(source: ModelSource, weights: Weights, tied: bool) -> Any:
     """The model with eager attention over the very tensors of `weights`: no second copy in memory.
 
-    tied: whether input and output embeddings share a tensor (None: as the config says).
+    tied: whether input and output embeddings share a tensor.
     """
     config = copy.deepcopy(source.config)
-    if tied is not None:
-        config.tie_word_embeddings = text_config(config).tie_word_embeddings = tied
+    config.tie_word_embeddings = text_config(config).tie_word_embeddings = tied
     model = skeleton(config, torch_dtype(source.dtype), "eager", source.trust_remote_code)
     return _filled(model, lambda name: weights.source.load(weights.names[name]))
 
@@ -81,45 +80,17 @@ def model_logits(model: Any, ids: Sequence[int], positions: Sequence[int] | None
     return out.float()
 
 
-def eager_logits(
-    source: ModelSource, sequences: Sequence[Sequence[int]], dtype: DType | None = None, model: Any = None
-) -> list[torch.Tensor]:
-    """Logits [len, V] float32 of every sequence, each run alone. `model`: an `eager_model`, to load it only once."""
-    model = eager_model(source, dtype) if model is None else model
-    return [model_logits(model, ids) for ids in sequences]
-
-
-def eager_greedy(
-    source: ModelSource,
-    sequences: Sequence[Sequence[int]],
-    max_new_tokens: int,
-    dtype: DType | None = None,
-    eos_token_ids: Sequence[int] = (),
-    model: Any = None,
-) -> list[list[int]]:
-    """Greedy continuation of every sequence, each alone and with transformers' cache; ends after an id in
-    `eos_token_ids`.
-    """
-    model = eager_model(source, dtype) if model is None else model
-    out = []
-    for ids in sequences:
-        out.append(_greedy(model, list(ids), max_new_tokens, frozenset(eos_token_ids)))
-    return out
-
-
-def _greedy(model: Any, ids: list[int], max_new_tokens: int, eos: frozenset[int]) -> list[int]:
+def eager_greedy(model: Any, ids: Sequence[int], max_new_tokens: int) -> list[int]:
+    """Greedy continuation of one sequence with transformers' cache."""
     # The argument that carries the cache was renamed during transformers 5.
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     cache: Any = None
-    step = torch.tensor([ids])
+    step = torch.tensor([list(ids)])
     new: list[int] = []
     with torch.no_grad():
         while len(new) < max_new_tokens:
             out = model(input_ids=step, use_cache=True, **({} if cache is None else {name: cache}))
             cache = out[name] if name in out else out["past_key_values"]
-            token = int(out.logits[0, -1].float().argmax())
-            new.append(token)
-            if token in eos:
-                break
-            step = torch.tensor([[token]])
+            new.append(int(out.logits[0, -1].float().argmax()))
+            step = torch.tensor([new[-1:]])
     return new

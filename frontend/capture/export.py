@@ -45,11 +45,10 @@ class Exported:
 
     program: Any
     symbol: Any
-    prefix: str = PREFIX
 
 
-def export(model: Any, max_tokens: int = MAX_TOKENS, with_lengths: bool = False) -> Exported:
-    """Trace `model`, which was built with our attention implementation, for 2 … `max_tokens` tokens.
+def export(model: Any, with_lengths: bool = False) -> Exported:
+    """Trace `model`, which was built with our attention implementation, for 2 … `MAX_TOKENS` tokens.
 
     with_lengths: add the input `lengths` (see `rope`). Parameter values are never read. Raises `UntraceableError`
     naming module, operator and source line.
@@ -57,21 +56,21 @@ def export(model: Any, max_tokens: int = MAX_TOKENS, with_lengths: bool = False)
     hooks.register()
     try:
         with quiet(), torch.no_grad():
-            program = _export(model, max_tokens, with_lengths)
+            program = _export(model, with_lengths)
             if not _is_functional(program):
                 program = program.run_decompositions({})
     except Exception as error:  # torch.export raises errors of many kinds
         if "Constraints violated" in str(error):
             with quiet(), torch.no_grad():
-                raise explain_sizes(error, model, lambda: _export(model, max_tokens, with_lengths)) from error
+                raise explain_sizes(error, model, lambda: _export(model, with_lengths)) from error
         raise explain(error, model) from error
     symbol = _token_symbol(program)
-    _check_ranges(program, symbol, max_tokens)
+    _check_ranges(program, symbol)
     return Exported(program, symbol)
 
 
-def _export(model: Any, max_tokens: int, with_lengths: bool) -> Any:
-    count = torch.export.Dim("tokens", min=2, max=max_tokens)
+def _export(model: Any, with_lengths: bool) -> Any:
+    count = torch.export.Dim("tokens", min=2, max=MAX_TOKENS)
     ids = torch.zeros(TRACED_TOKENS, dtype=torch.int64)
     positions = torch.arange(TRACED_TOKENS)
     inputs = {"ids": ids, "positions": positions}
@@ -84,13 +83,8 @@ def _export(model: Any, max_tokens: int, with_lengths: bool) -> Any:
 
 def _is_functional(program: Any) -> bool:
     """Whether no op writes to its operands, so that functionalisation would change nothing."""
-    if len(list(program.graph_module.children())):
-        return False
-    for node in program.graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        if node.op == "call_function" and schema is not None and schema.is_mutable:
-            return False
-    return True
+    schemas = (getattr(n.target, "_schema", None) for n in program.graph.nodes if n.op == "call_function")
+    return not list(program.graph_module.children()) and not any(s is not None and s.is_mutable for s in schemas)
 
 
 def _token_symbol(program: Any) -> Any:
@@ -103,12 +97,12 @@ def _token_symbol(program: Any) -> Any:
     return size.node.expr
 
 
-def _check_ranges(program: Any, symbol: Any, max_tokens: int) -> None:
+def _check_ranges(program: Any, symbol: Any) -> None:
     """Refuse a program that holds only for some sizes; torch would check that at run time, an importer must do it
     here.
     """
     allowed = program.range_constraints.get(symbol)
-    if allowed is not None and (allowed.lower > 2 or allowed.upper < max_tokens):
+    if allowed is not None and (allowed.lower > 2 or allowed.upper < MAX_TOKENS):
         raise UntraceableError(
             f"the trace holds for {allowed.lower} to {allowed.upper} tokens only; "
             "the model's code depends on the number of tokens"

@@ -8,17 +8,19 @@ unnoticed.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sympy
 import torch
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
 
 from inferir.frontend.capture.aten import RULES
-from inferir.frontend.capture.export import Exported
-from inferir.frontend.capture.importer import MAX_CONSTANT, AttentionCall, Importer, Imports, Mask
+from inferir.frontend.capture.export import PREFIX, Exported
+from inferir.frontend.capture.importer import MAX_CONSTANT, Importer, Imports, Mask
+from inferir.frontend.facts import LayerFacts
 from inferir.ir.errors import IRError, UntraceableError
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph, Provenance, Value
@@ -31,7 +33,7 @@ class Imported:
 
     graph: Graph
     constants: Mapping[str, torch.Tensor]
-    attention: tuple[AttentionCall, ...]
+    attention: tuple[LayerFacts, ...]
 
 
 class UnsupportedOperatorError(UntraceableError):
@@ -45,7 +47,7 @@ def import_program(exported: Exported, aliases: Mapping[str, str] | None = None)
     module for an operator without rule, `UntraceableError` for a use that the IR cannot express.
     """
     program = exported.program
-    imp = Importer(exported.symbol, exported.prefix)
+    imp = Importer(exported.symbol)
     env: dict[Any, Imports] = {}
     inputs: dict[str, Value] = {}
     targets = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
@@ -90,7 +92,7 @@ def _placeholder(
         inputs[node.name] = imp.builder.input(node.name, TensorType(imp.shape(node.meta["val"]), DType.I32))
         return inputs[node.name]
     name = str(spec.target)
-    path = name.removeprefix(imp.prefix)
+    path = name.removeprefix(PREFIX)
     if spec.kind.name == "PARAMETER" or (spec.kind.name == "BUFFER" and spec.persistent):
         path = aliases.get(path, path)
         loc = Provenance(path, "weight")
@@ -112,37 +114,16 @@ def _named_constant(imp: Importer, tensor: torch.Tensor, path: str) -> torch.Ten
     return tensor
 
 
-def _resolve(x: Any, env: Mapping[Any, Imports]) -> Any:
-    """Arguments with nodes replaced by what they were imported as (None where a mask marker is all that uses them)."""
-    if isinstance(x, torch.fx.Node):
-        return env.get(x)
-    if isinstance(x, (list, tuple)):
-        return [_resolve(i, env) for i in x]
-    return x
-
-
-def _leaves(args: Any) -> Iterator[Any]:
-    for x in args:
-        if isinstance(x, list):
-            yield from _leaves(x)
-        else:
-            yield x
-
-
-@functools.cache
-def _is_pure(target: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ())
-
-
 def _import(imp: Importer, node: Any, env: Mapping[Any, Imports]) -> Imports:
     val = node.meta.get("val")
     if isinstance(val, (torch.SymInt, int)) and not isinstance(val, bool):
         return imp.dim(val)
-    args, kwargs = _resolve(node.args, env), {k: _resolve(v, env) for k, v in node.kwargs.items()}
+    # Every node is replaced by what it was imported as; None where a mask marker is all that uses it.
+    args, kwargs = map_arg((node.args, node.kwargs), env.get)
     name = str(node.target)
-    operands = list(_leaves([*args, *kwargs.values()]))
+    operands = tree_leaves((args, kwargs))
     if name.startswith("aten.") and not any(isinstance(x, (Value, Mask, sympy.Expr)) for x in operands):
-        if "empty" in name or not _is_pure(node.target):
+        if "empty" in name or torch.Tag.nondeterministic_seeded in node.target.tags:
             raise imp.refuse("the result is not determined by the model's inputs")
         with torch.no_grad():
             return node.target(*args, **kwargs)

@@ -5,16 +5,19 @@ Token ids and positions are 32-bit in the graph although PyTorch's are 64-bit; i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
 import torch
 
+from inferir.frontend.capture.export import PREFIX
 from inferir.frontend.capture.hooks import MaskSpec
 from inferir.frontend.capture.trace_failures import short_path
-from inferir.ir.errors import UntraceableError
+from inferir.frontend.facts import LayerFacts
+from inferir.ir.errors import IRError, UntraceableError
 from inferir.ir.graph.dims import Dim, T, as_dim
 from inferir.ir.graph.dtypes import DType, from_torch
 from inferir.ir.graph.graph import Builder, Provenance, Value
@@ -25,21 +28,6 @@ MAX_CONSTANT = 1 << 22  # elements; anything larger should be a weight
 
 
 @dataclass(frozen=True)
-class AttentionCall:
-    """One attention layer as traced."""
-
-    layer: int
-    module: str
-    heads: int
-    kv_heads: int
-    head_dim: int
-    value_dim: int
-    window: int
-    softcap: float
-    scale: float
-
-
-@dataclass(frozen=True)
 class Mask:
     """The value of a mask marker."""
 
@@ -47,27 +35,39 @@ class Mask:
 
 
 Imports = Any  # Value | torch.Tensor (constant) | Mask | Dim | list of those | None
+Rule = Callable[..., Any]
+"""(importer, the operator's arguments as imported) -> what it becomes (`Imports`)."""
+
+RULES: dict[str, Rule] = {}
+"""The import rules of PyTorch's operators, which enter it from `aten/`."""
+
+_FRAME = re.compile(r'File "(.+?)", line (\d+).*\n\s*(.*)')
 
 
-def module_path(node: Any, prefix: str) -> str:
+def rule(*targets: str) -> Callable[[Rule], Rule]:
+    """Register a function as the import rule of the operators named `targets` (as printed, e.g. `aten.add.Tensor`)."""
+
+    def register(function: Rule) -> Rule:
+        for target in targets:
+            if target in RULES:
+                raise IRError(f"two import rules for {target}")
+            RULES[target] = function
+        return function
+
+    return register
+
+
+def module_path(node: Any) -> str:
     """Path of the module whose forward made `node`, in the model's own naming."""
     stack = node.meta.get("nn_module_stack") or {}
-    if not stack:
-        return ""
-    path = str(next(reversed(stack.values()))[0])
-    return path.removeprefix(prefix) if path.startswith(prefix) else ""
+    path = str(next(reversed(stack.values()))[0]) if stack else ""
+    return path.removeprefix(PREFIX) if path.startswith(PREFIX) else ""
 
 
 def source_line(node: Any) -> str:
     """`file:line: code` of the model code that made `node`, "" if unknown."""
-    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
-    places = [i for i, line in enumerate(lines) if line.startswith("File ")]
-    if not places:
-        return ""
-    parts = lines[places[-1]].split('"')
-    number = parts[2].split("line ")[-1].split(",")[0].strip() if len(parts) > 2 else ""
-    code = lines[places[-1] + 1] if places[-1] + 1 < len(lines) else ""
-    return f"{short_path(parts[1]) if len(parts) > 1 else ''}:{number}: {code}"
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    return f"{short_path(frames[-1][0])}:{frames[-1][1]}: {frames[-1][2]}" if frames else ""
 
 
 @dataclass
@@ -75,10 +75,9 @@ class Importer:
     """State of one import; rules get it as first argument and work on the node being imported."""
 
     symbol: sympy.Symbol
-    prefix: str
     builder: Builder = field(default_factory=Builder)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
-    attention: list[AttentionCall] = field(default_factory=list)
+    attention: list[LayerFacts] = field(default_factory=list)
     node: Any = None
     _scalars: dict[Any, Value] = field(default_factory=dict)
     _constants: dict[int, tuple[torch.Tensor, Value]] = field(default_factory=dict)
@@ -87,7 +86,7 @@ class Importer:
 
     @property
     def loc(self) -> Provenance:
-        return Provenance(module_path(self.node, self.prefix), str(self.node.target).removesuffix(".default"))
+        return Provenance(module_path(self.node), str(self.node.target).removesuffix(".default"))
 
     @property
     def val(self) -> torch.Tensor:
@@ -106,7 +105,7 @@ class Importer:
         return UntraceableError(self.describe(reason))
 
     def describe(self, reason: str) -> str:
-        where = module_path(self.node, self.prefix)
+        where = module_path(self.node)
         line = source_line(self.node)
         return f"{self.node.target} in module {where or '(top)'!r}{f' ({line})' if line else ''}: {reason}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,16 +14,22 @@ import msgspec
 import torch
 
 from inferir.frontend.capture import hooks
-from inferir.frontend.capture.export import MAX_TOKENS, Exported, export
+from inferir.frontend.capture.export import Exported, export
 from inferir.frontend.capture.import_program import Imported, UnsupportedOperatorError, import_program
 from inferir.frontend.capture.rope import check_rope, follow_lengths, longest_sequence, needs_lengths
-from inferir.frontend.checkpoint.checkpoint_weights import Weights, WeightSource, WeightWarning, resolve
+from inferir.frontend.checkpoint.checkpoint_weights import (
+    ExpectedWeights,
+    Weights,
+    WeightSource,
+    WeightWarning,
+    resolve,
+)
 from inferir.frontend.checkpoint.huggingface import quiet, renames, skeleton, state_types, text_config, tied_names
-from inferir.frontend.facts import LayerFacts, ModelFacts, eos_token_ids, first_id, token_ids
+from inferir.frontend.facts import ModelFacts, eos_token_ids, first_id, token_ids
 from inferir.frontend.source.model_source import ModelSource
-from inferir.ir.errors import FrontendError, WeightError
-from inferir.ir.graph.dims import numel, parse_dim
-from inferir.ir.graph.dtypes import DType, from_torch, torch_dtype
+from inferir.ir.errors import WeightError
+from inferir.ir.graph.dims import parse_dim
+from inferir.ir.graph.dtypes import from_torch, torch_dtype
 from inferir.ir.graph.graph import Graph, Value
 from inferir.ir.graph.parser import parse_graph
 from inferir.ir.graph.printer import print_graph
@@ -37,19 +44,13 @@ class TracedModel:
 
     Where `facts.length_dependent`, the graph has a third input `lengths` [T] i32 (see `rope`).
 
-    constants: values of the graph's `const.*` weights. expected: every parameter and persistent buffer of the model
-    by name. aliases: names of tied parameters -> the name the graph uses. base_prefix, ignored: see
-    `weights.resolve`.
+    constants: values of the graph's `const.*` weights. expected: what the model expects of a checkpoint.
     """
 
     graph: Graph
     facts: ModelFacts
     constants: Mapping[str, torch.Tensor]
-    expected: Mapping[str, TensorType]
-    aliases: Mapping[str, str]
-    base_prefix: str
-    ignored: tuple[str, ...]
-    renames: tuple[tuple[str, str], ...]
+    expected: ExpectedWeights
 
     @property
     def weight_types(self) -> dict[str, TensorType]:
@@ -60,7 +61,7 @@ class TracedModel:
         """The graph's weights, read from `source` when they are used. Raises `WeightError` unless the checkpoint
         fits.
         """
-        names = resolve(source, self.expected, self.aliases, self.base_prefix, self.ignored, self.renames)
+        names = resolve(source, self.expected)
         return Weights(source, self.weight_types, names, self.constants)
 
     def save(self, folder: Path) -> None:
@@ -70,52 +71,25 @@ class TracedModel:
         (folder / "graph.ir").write_text(print_graph(self.graph) + "\n", encoding="utf-8")
         (folder / "facts.json").write_bytes(self.facts.to_json())
         save_file({k: v.contiguous() for k, v in self.constants.items()}, folder / "constants.safetensors")
-        record = _Record(
-            expected={name: _Type(tuple(map(int, t.shape)), t.dtype) for name, t in self.expected.items()},
-            aliases=dict(self.aliases),
-            base_prefix=self.base_prefix,
-            ignored=self.ignored,
-            renames=self.renames,
-        )
-        (folder / "expected.json").write_bytes(msgspec.json.encode(record))
+        (folder / "expected.json").write_bytes(msgspec.json.encode(self.expected))
 
     @staticmethod
     def load(folder: Path) -> TracedModel:
         """Read what `save` wrote. Raises `OSError`, `ParseError` or `msgspec.ValidationError` for damaged files."""
         from safetensors.torch import load_file
 
-        record = msgspec.json.decode((folder / "expected.json").read_bytes(), type=_Record)
         return TracedModel(
             graph=parse_graph((folder / "graph.ir").read_text(encoding="utf-8")),
             facts=ModelFacts.from_json((folder / "facts.json").read_bytes()),
             constants=load_file(folder / "constants.safetensors"),
-            expected={name: TensorType(t.shape, t.dtype) for name, t in record.expected.items()},
-            aliases=record.aliases,
-            base_prefix=record.base_prefix,
-            ignored=record.ignored,
-            renames=record.renames,
+            expected=msgspec.json.decode((folder / "expected.json").read_bytes(), type=ExpectedWeights),
         )
 
 
-class _Type(msgspec.Struct, frozen=True):
-    shape: tuple[int, ...]
-    dtype: DType
-
-
-class _Record(msgspec.Struct, frozen=True):
-    expected: dict[str, _Type]
-    aliases: dict[str, str]
-    base_prefix: str
-    ignored: tuple[str, ...]
-    renames: tuple[tuple[str, str], ...]
-
-
-def trace(source: ModelSource, max_model_len: int = 0, max_tokens: int = MAX_TOKENS) -> TracedModel:
+def trace(source: ModelSource) -> TracedModel:
     """Trace the model of `source` in the type it is served in. Weights are not read, except to compare tied ones.
 
-    max_model_len: the longest sequence that will be served (0 = as long as the model allows).
-    max_tokens: the largest number of tokens of a step. Raises `FrontendError` and its children; nothing is kept of
-    a failed trace.
+    Raises `FrontendError` and its children; nothing is kept of a failed trace.
     """
     hooks.register()
     check_rope(source.config)
@@ -125,41 +99,33 @@ def trace(source: ModelSource, max_model_len: int = 0, max_tokens: int = MAX_TOK
     lengths = needs_lengths(config)
     if lengths:
         follow_lengths(model)
-    aliases = tied_names(model)
-    imported = _capture(model, aliases, max_tokens, lengths)
+    expected = expected_weights(model)
+    imported = _capture(model, expected.aliases, lengths)
     verify(imported.graph)
-    expected = {name: TensorType(tuple(t.shape), from_torch(t.dtype)) for name, t in state_types(model).items()}
     facts = _facts(source, config, imported, expected)
-    check_length(facts, max_model_len)
-    return TracedModel(
-        graph=imported.graph,
-        facts=facts,
-        constants=imported.constants,
-        expected=expected,
-        aliases=aliases,
+    return TracedModel(imported.graph, facts, imported.constants, expected)
+
+
+def expected_weights(model: Any) -> ExpectedWeights:
+    """What a model of transformers expects of a checkpoint."""
+    return ExpectedWeights(
+        types={name: (tuple(t.shape), from_torch(t.dtype)) for name, t in state_types(model).items()},
+        aliases=tied_names(model),
         base_prefix=str(getattr(model, "base_model_prefix", "")),
         ignored=tuple(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()),
         renames=renames(model),
     )
 
 
-def check_length(facts: ModelFacts, max_model_len: int) -> None:
-    """Raise `FrontendError` if a position table is too short for sequences of `max_model_len` tokens."""
-    if facts.position_limit and max_model_len > facts.position_limit:
-        raise FrontendError(
-            f"max_model_len {max_model_len} is beyond the model's table of {facts.position_limit} positions; lower it"
-        )
-
-
-def _capture(model: Any, aliases: Mapping[str, str], max_tokens: int, with_lengths: bool) -> Imported:
+def _capture(model: Any, aliases: Mapping[str, str], with_lengths: bool) -> Imported:
     """Export and import; a program with operators that have no rule is decomposed into simpler ones once."""
-    exported = export(model, max_tokens, with_lengths)
+    exported = export(model, with_lengths)
     try:
         return import_program(exported, aliases)
     except UnsupportedOperatorError:
         with quiet(), torch.no_grad():
             simpler = exported.program.run_decompositions({})
-        return import_program(Exported(simpler, exported.symbol, exported.prefix), aliases)
+        return import_program(Exported(simpler, exported.symbol), aliases)
 
 
 def _untied_if_different(source: ModelSource) -> Any:
@@ -179,22 +145,10 @@ def _untied_if_different(source: ModelSource) -> Any:
     return config
 
 
-def _facts(source: ModelSource, config: Any, imported: Imported, expected: Mapping[str, TensorType]) -> ModelFacts:
+def _facts(source: ModelSource, config: Any, imported: Imported, expected: ExpectedWeights) -> ModelFacts:
     part = text_config(config)
     hidden = getattr(part, "hidden_size", 0) or getattr(part, "n_embd", 0)
     logits = imported.graph.outputs[0].type
-    layers = tuple(
-        LayerFacts(
-            module=call.module,
-            heads=call.heads,
-            kv_heads=call.kv_heads,
-            head_dim=call.head_dim,
-            value_dim=call.value_dim,
-            window=call.window,
-            softcap=call.softcap,
-        )
-        for call in imported.attention
-    )
     limit, stated = position_limit(imported.graph), longest_sequence(config)
     described = part.to_dict()
     generation = source.generation_config
@@ -205,14 +159,14 @@ def _facts(source: ModelSource, config: Any, imported: Imported, expected: Mappi
         dtype=source.dtype,
         vocab_size=int(parse_dim(str(logits.shape[-1]))),
         hidden_size=int(hidden),
-        layers=layers,
+        layers=imported.attention,
         max_position_embeddings=min(stated or limit, limit or stated),
         position_limit=limit,
         length_dependent="lengths" in imported.graph.input_names,
         eos_token_ids=eos_token_ids(generation, described, token_ids(getattr(config, "eos_token_id", None))),
         bos_token_id=first_id(generation.get("bos_token_id"), described.get("bos_token_id")),
         pad_token_id=first_id(generation.get("pad_token_id"), described.get("pad_token_id")),
-        parameters=sum(int(numel(t.shape)) for t in expected.values()),
+        parameters=sum(math.prod(shape) for shape, _ in expected.types.values()),
         tie_word_embeddings=bool(getattr(part, "tie_word_embeddings", False)),
     )
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from inferir.frontend.capture.eager import eager_twin, model_logits
 from inferir.frontend.capture.trace import TracedModel
-from inferir.frontend.checkpoint.checkpoint_weights import Weights, WeightWarning
+from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning
 from inferir.frontend.source.model_source import ModelSource
 from inferir.ir.errors import UntraceableError
 from inferir.ir.graph.dims import T
@@ -48,7 +49,6 @@ def check_capture(
     eager: Eager,
     vocab_size: int,
     dtype: DType,
-    lengths: Sequence[int] = LENGTHS,
     max_positions: int = 0,
 ) -> TraceCheck:
     """Run the three tests. Raises `UntraceableError` naming the failed test and, where known, the module at fault.
@@ -57,7 +57,7 @@ def check_capture(
     the longest sequence the model can run (0 = no limit).
     """
     held = {name: weights[name] for name in graph.weights()}
-    lengths = [n for n in lengths if not max_positions or n <= max_positions]
+    lengths = [n for n in LENGTHS if not max_positions or n <= max_positions]
     errors = _equality(graph, held, eager, vocab_size, dtype, lengths)
     stub = with_local_attention(graph)
     _locality(stub, held, vocab_size)
@@ -65,18 +65,12 @@ def check_capture(
     return TraceCheck(errors, TOLERANCE[dtype])
 
 
-def check_trace(traced: TracedModel, source: ModelSource, weights: Weights | None = None) -> TraceCheck:
+def check_trace(traced: TracedModel, source: ModelSource) -> TraceCheck:
     """`check_capture` for a traced model and the weights of its source. Raises `UntraceableError` or `WeightError`."""
-    weights = traced.weights(source.weights) if weights is None else weights
-    twin = eager_twin(source, weights, traced.facts.tie_word_embeddings)
-
-    def eager(ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
-        return model_logits(twin, ids, positions)
-
+    weights = traced.weights(source.weights)
     facts = traced.facts
-    return check_capture(
-        traced.graph, weights, eager, facts.vocab_size, facts.dtype, max_positions=facts.position_limit
-    )
+    eager = partial(model_logits, eager_twin(source, weights, facts.tie_word_embeddings))
+    return check_capture(traced.graph, weights, eager, facts.vocab_size, facts.dtype, facts.position_limit)
 
 
 def tokens(count: int, vocab_size: int, seed: int = 0) -> list[int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import linecache
 import os
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -41,22 +41,13 @@ def short_path(path: str) -> str:
     return path.split(marker)[-1] if marker in path else path
 
 
-def _frames(error: BaseException) -> list[tuple[FrameType, int]]:
-    out = []
-    tb = error.__traceback__
-    while tb is not None:
-        out.append((tb.tb_frame, tb.tb_lineno))
-        tb = tb.tb_next
-    return out
-
-
 def locate(error: BaseException, model: torch.nn.Module) -> tuple[Site, str]:
     """The innermost module of `model` and model source line in the traceback, and the operator that ran there ("" if
     none).
     """
     names = {id(module): name for name, module in model.named_modules()}
     path, site, operator = "", None, ""
-    for frame, line in _frames(error):
+    for frame, line in traceback.walk_tb(error.__traceback__):
         owner: Any = frame.f_locals.get("self")
         if isinstance(owner, torch.nn.Module):
             path = names.get(id(owner), path)

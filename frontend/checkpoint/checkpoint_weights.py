@@ -17,25 +17,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from inferir.frontend.checkpoint.checkpoint_files import INDEX, SINGLE, CheckpointFiles, WeightWarning, checkpoint_files
+import msgspec
+
+from inferir.frontend.checkpoint.checkpoint_files import CheckpointFiles, WeightWarning, checkpoint_files
 from inferir.frontend.checkpoint.safetensors_file import Entry, MappedFile, read_header
 from inferir.ir.errors import WeightError
-from inferir.ir.graph.dtypes import torch_dtype
+from inferir.ir.graph.dtypes import DType, torch_dtype
 from inferir.ir.graph.types import TensorType
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "INDEX",
-    "SINGLE",
-    "FolderWeights",
-    "WeightSource",
-    "WeightWarning",
-    "Weights",
-    "resolve",
-    "warn_if_not_finite",
-]
+__all__ = ["FolderWeights", "WeightSource", "WeightWarning", "Weights", "resolve", "warn_if_not_finite"]
 
 # Checkpoint tensors that no model reads: buffers that older versions of transformers saved and that are recomputed.
 IGNORED = tuple(
@@ -174,50 +167,55 @@ def warn_if_not_finite(name: str, where: str, tensor: torch.Tensor) -> None:
         warnings.warn(message, WeightWarning, stacklevel=3)
 
 
-def resolve(
-    source: WeightSource,
-    expected: Mapping[str, TensorType],
-    aliases: Mapping[str, str] | None = None,
-    base_prefix: str = "",
-    ignored: Iterable[str] = (),
-    renames: Iterable[tuple[str, str]] = (),
-) -> dict[str, str]:
-    """Match a checkpoint with a model: model name -> checkpoint name.
+class ExpectedWeights(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model expects of a checkpoint.
 
-    expected: parameters and persistent buffers of the model. aliases: tied name -> the name in `expected` it shares
-    a tensor with; a checkpoint may hold either. base_prefix: the model's inner module, whose prefix a checkpoint of
-    the bare inner model lacks. ignored: further patterns of tensors to ignore.
+    types: shape and element type of every parameter and persistent buffer. aliases: tied name -> the name in `types`
+    it shares a tensor with; a checkpoint may hold either. base_prefix: the model's inner module, whose prefix a
+    checkpoint of the bare inner model lacks. ignored: further patterns of tensors to ignore. renames: (pattern,
+    replacement) that turn names of older checkpoints into the model's.
+    """
+
+    types: dict[str, tuple[tuple[int, ...], DType]]
+    aliases: dict[str, str] = {}
+    base_prefix: str = ""
+    ignored: tuple[str, ...] = ()
+    renames: tuple[tuple[str, str], ...] = ()
+
+
+def resolve(source: WeightSource, expected: ExpectedWeights) -> dict[str, str]:
+    """Match a checkpoint with a model: model name -> checkpoint name.
 
     Raises `WeightError` naming the tensor (and file) for a missing tensor, a wrong shape, or a tensor that belongs
     to a module of the model but is not one of its parameters, as a bias that the config switches off. Any other
     unused tensor is warned about by name.
     """
-    present = {_renamed(name, renames): name for name in source.names()}
+    present = {_renamed(name, expected.renames): name for name in source.names()}
     present.update({name: name for name in source.names()})
-    spelled: dict[str, list[str]] = {name: [name] for name in expected}
-    for alias, name in (aliases or {}).items():
+    spelled: dict[str, list[str]] = {name: [name] for name in expected.types}
+    for alias, name in expected.aliases.items():
         spelled.setdefault(name, [name]).append(alias)
     out: dict[str, str] = {}
     used: set[str] = set()
     for name, spellings in spelled.items():
-        candidates = [c for s in spellings for c in _variants(s, base_prefix)]
+        candidates = [c for s in spellings for c in _variants(s, expected.base_prefix)]
         found = [present[c] for c in candidates if c in present]
         used.update(found)
+        want = TensorType(*expected.types[name])
         if not found:
-            raise WeightError(f"tensor {name!r} ({expected[name]}) is missing from the checkpoint")
+            raise WeightError(f"tensor {name!r} ({want}) is missing from the checkpoint")
         out[name] = found[0]
         have = source.type(found[0])
-        if have.shape != expected[name].shape:
-            shapes = f"shape {list(have.shape)}, but the model's config wants {list(expected[name].shape)}"
+        if have.shape != want.shape:
+            shapes = f"shape {list(have.shape)}, but the model's config wants {list(want.shape)}"
             raise WeightError(f"tensor {found[0]!r} in {source.where(found[0])} has {shapes}")
-    patterns = [*IGNORED, *(re.compile(p) for p in ignored)]
-    modules = {name.rpartition(".")[0] for s in spelled.values() for n in s for name in _variants(n, base_prefix)} - {
-        ""
-    }
+    patterns = [*IGNORED, *(re.compile(p) for p in expected.ignored)]
+    spellings = [name for s in spelled.values() for n in s for name in _variants(n, expected.base_prefix)]
+    modules = {name.rpartition(".")[0] for name in spellings} - {""}
     for name in sorted(set(present.values()) - used):
         if any(p.search(name) for p in patterns):
             continue
-        module, _, leaf = _renamed(name, renames).rpartition(".")
+        module, _, leaf = _renamed(name, expected.renames).rpartition(".")
         if module in modules:
             raise WeightError(
                 f"tensor {name!r} in {source.where(name)} is not used: the config gives module {module!r} no parameter "

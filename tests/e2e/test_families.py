@@ -11,7 +11,7 @@ import torch
 
 from inferir import LLM, SamplingParams
 from inferir.compile.compiler import CompileOptions, compile_model
-from inferir.frontend.capture.eager import eager_greedy, eager_logits, eager_model
+from inferir.frontend.capture.eager import eager_greedy, eager_model, model_logits
 from inferir.frontend.source.model_source import load_source
 
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -61,8 +61,8 @@ def test_greedy_tokens_and_logits_equal_eager(name: str, tmp_path: Path) -> None
         params = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
         tokens = [o.token_ids for o in llm.generate(prompts, params)]
         logits = llm.logits(prompts)
-    assert tokens == eager_greedy(source, prompts, 24, model=reference)
-    for got, want in zip(logits, eager_logits(source, prompts, model=reference), strict=True):
+    assert tokens == [eager_greedy(reference, prompt, 24) for prompt in prompts]
+    for got, want in zip(logits, (model_logits(reference, prompt) for prompt in prompts), strict=True):
         torch.testing.assert_close(torch.from_numpy(got), want, rtol=1e-3, atol=2e-4)
 
 

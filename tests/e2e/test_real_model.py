@@ -11,7 +11,7 @@ import pytest
 
 from inferir import LLM, SamplingParams
 from inferir.compile.compiler import CompileOptions, compile_model
-from inferir.frontend.capture.eager import eager_greedy
+from inferir.frontend.capture.eager import eager_greedy, eager_model
 from inferir.frontend.source.model_source import load_source
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
@@ -33,7 +33,8 @@ def test_float32_gives_the_tokens_of_eager(gguf: Path, tmp_path: Path) -> None:
         ids = [llm.tokenize(p) for p in PROMPTS]
         params = SamplingParams(max_tokens=32, temperature=0.0, ignore_eos=True)
         tokens = [o.token_ids for o in llm.generate(ids, params)]
-    assert tokens == eager_greedy(load_source(str(gguf), "f32"), ids, 32)
+    reference = eager_model(load_source(str(gguf), "f32"))
+    assert tokens == [eager_greedy(reference, prompt, 32) for prompt in ids]
 
 
 def test_bfloat16_answers_in_a_process_without_the_compiler(gguf: Path, tmp_path: Path) -> None:

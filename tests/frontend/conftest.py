@@ -175,7 +175,7 @@ def capture() -> Callable[..., Captured]:
         exported = export(module)
         if decompose:
             with quiet():
-                exported = type(exported)(exported.program.run_decompositions({}), exported.symbol, exported.prefix)
+                exported = type(exported)(exported.program.run_decompositions({}), exported.symbol)
         return Captured(module, import_program(exported))
 
     hooks.register()

@@ -204,12 +204,12 @@ def test_positions_beyond_the_bound_are_found_and_judged_until_one_has_no_excuse
 
 
 def test_eager_in_float64_rounds_less(tiny_model: Path) -> None:
-    from inferir.frontend.capture.eager import eager_logits, eager_model
+    from inferir.frontend.capture.eager import eager_model, model_logits
     from inferir.frontend.source.model_source import load_source
 
     source = load_source(str(tiny_model))
     model = eager_model(source)
-    (single,) = eager_logits(source, [[256, 1, 2, 3]], model=model)
+    single = model_logits(model, [256, 1, 2, 3])
     double = double_logits(model, [256, 1, 2, 3])
     assert 0 < np.abs(double - single.numpy()).max() < 1e-4
 

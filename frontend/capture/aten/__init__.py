@@ -5,11 +5,13 @@ The table holds what the decoders in `tests/frontend` need; an operator that is 
 use the traced result type (`imp.val`), which already includes PyTorch's promotion and shape rules.
 """
 
-from inferir.frontend.capture.aten import attention_rules as attention
-from inferir.frontend.capture.aten import elementwise_rules as elementwise
-from inferir.frontend.capture.aten import product_rules as product
-from inferir.frontend.capture.aten import reduce_rules as reduce
-from inferir.frontend.capture.aten import shape_rules as shape
-from inferir.frontend.capture.import_rules import RULES
+from inferir.frontend.capture.aten import (
+    attention_rules,
+    elementwise_rules,
+    product_rules,
+    reduce_rules,
+    shape_rules,
+)
+from inferir.frontend.capture.importer import RULES
 
-__all__ = ["RULES", "attention", "elementwise", "product", "reduce", "shape"]
+__all__ = ["RULES", "attention_rules", "elementwise_rules", "product_rules", "reduce_rules", "shape_rules"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from inferir.frontend.capture.hooks import MaskSpec, resolve_window
-from inferir.frontend.capture.import_rules import rule
-from inferir.frontend.capture.importer import AttentionCall, Importer, Imports, Mask
+from inferir.frontend.capture.importer import Importer, Imports, Mask, rule
+from inferir.frontend.facts import LayerFacts
 from inferir.ir.graph.graph import Value
 
 
@@ -42,10 +42,18 @@ def _attention(
     if query.type.shape[0] != key.type.shape[0]:
         raise imp.refuse("queries and keys have different token counts (cross attention?)")
     layer = len(imp.attention)
-    _, heads, head_dim = (int(d) for d in (1, *query.type.shape[1:]))
+    heads, head_dim = (int(d) for d in query.type.shape[1:])
     kv_heads, value_dim = (int(d) for d in value.type.shape[1:])
     imp.attention.append(
-        AttentionCall(layer, imp.loc.module, heads, kv_heads, head_dim, value_dim, window, softcap, scale)
+        LayerFacts(
+            module=imp.loc.module,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            value_dim=value_dim,
+            window=window,
+            softcap=softcap,
+        )
     )
     out = imp.op(
         "attn.attention", query, key, value, scale=scale, window=window, softcap=softcap, causal=True, layer=layer

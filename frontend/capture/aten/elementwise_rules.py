@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
-from inferir.frontend.capture.import_rules import rule
-from inferir.frontend.capture.importer import Importer, Imports, Mask
+from inferir.frontend.capture.importer import Importer, Imports, Mask, rule
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Value
 
@@ -54,11 +54,8 @@ def _cast(imp: Importer, x: Imports, *_: Any, **__: Any) -> Imports:
 # --- arithmetic -----------------------------------------------------------------------------------------------------
 
 
-def _unary(name: str) -> Any:
-    def import_unary(imp: Importer, x: Imports) -> Imports:
-        return imp.op(f"tensor.{name}", imp.value(x, imp.val.dtype))
-
-    return import_unary
+def _unary(name: str, imp: Importer, x: Imports) -> Imports:
+    return imp.op(f"tensor.{name}", imp.value(x, imp.val.dtype))
 
 
 for _name in (
@@ -77,7 +74,7 @@ for _name in (
     "relu",
     "erf",
 ):
-    rule(f"aten.{_name}.default")(_unary(_name))
+    rule(f"aten.{_name}.default")(partial(_unary, _name))
 
 
 @rule("aten.gelu.default")
@@ -107,37 +104,31 @@ def _pair(imp: Importer, a: Imports, b: Imports, dtype: torch.dtype) -> tuple[Va
     return x, y
 
 
-def _binary(name: str) -> Any:
-    def import_binary(imp: Importer, a: Imports, b: Imports, alpha: float = 1) -> Imports:
-        x, y = _pair(imp, a, b, imp.val.dtype)
-        if alpha != 1:
-            y = imp.op("tensor.mul", y, imp.scalar(alpha))
-        return imp.op(f"tensor.{name}", x, y)
-
-    return import_binary
+def _binary(name: str, imp: Importer, a: Imports, b: Imports, alpha: float = 1) -> Imports:
+    x, y = _pair(imp, a, b, imp.val.dtype)
+    if alpha != 1:
+        y = imp.op("tensor.mul", y, imp.scalar(alpha))
+    return imp.op(f"tensor.{name}", x, y)
 
 
 for _name in ("add", "sub", "mul", "div"):
-    rule(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_binary(_name))
+    rule(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(partial(_binary, _name))
 for _name, _short in (("maximum", "max"), ("minimum", "min")):
-    rule(f"aten.{_name}.default", f"aten.{_short}.other")(_binary(_name))
+    rule(f"aten.{_name}.default", f"aten.{_short}.other")(partial(_binary, _name))
 
 
 @rule("aten.rsub.Scalar", "aten.rsub.Tensor")
 def _rsub(imp: Importer, a: Imports, b: Imports, alpha: float = 1) -> Imports:
-    return _binary("sub")(imp, b, a if alpha == 1 else imp.op("tensor.mul", imp.value(a), imp.scalar(alpha)))
+    return _binary("sub", imp, b, a if alpha == 1 else imp.op("tensor.mul", imp.value(a), imp.scalar(alpha)))
 
 
-def _comparison(name: str) -> Any:
-    def import_comparison(imp: Importer, a: Imports, b: Imports) -> Imports:
-        x, y = _pair(imp, a, b, torch.result_type(imp.argument(0), imp.argument(1)))
-        return imp.op(f"tensor.{name}", x, y)
-
-    return import_comparison
+def _comparison(name: str, imp: Importer, a: Imports, b: Imports) -> Imports:
+    x, y = _pair(imp, a, b, torch.result_type(imp.argument(0), imp.argument(1)))
+    return imp.op(f"tensor.{name}", x, y)
 
 
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-    rule(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(_comparison(_name))
+    rule(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(partial(_comparison, _name))
 
 
 @rule("aten.pow.Tensor_Scalar")
@@ -191,13 +182,10 @@ def _not(imp: Importer, x: Imports) -> Imports:
     return imp.op("tensor.logical_not", imp.value(x))
 
 
-def _logical(name: str) -> Any:
-    def import_logical(imp: Importer, a: Imports, b: Imports) -> Imports:
-        if any(isinstance(m, torch.Tensor) and m.dtype is not torch.bool for m in (imp.argument(0), imp.argument(1))):
-            raise imp.refuse("logical operators are supported on bool only")
-        return imp.op(f"tensor.logical_{name}", imp.value(a), imp.value(b))
-
-    return import_logical
+def _logical(name: str, imp: Importer, a: Imports, b: Imports) -> Imports:
+    if any(isinstance(m, torch.Tensor) and m.dtype is not torch.bool for m in (imp.argument(0), imp.argument(1))):
+        raise imp.refuse("logical operators are supported on bool only")
+    return imp.op(f"tensor.logical_{name}", imp.value(a), imp.value(b))
 
 
 for _name in ("and", "or"):
@@ -207,4 +195,4 @@ for _name in ("and", "or"):
         f"aten.bitwise_{_name}.Scalar",
         f"aten.__{_name}__.Tensor",
         f"aten.__{_name}__.Scalar",
-    )(_logical(_name))
+    )(partial(_logical, _name))

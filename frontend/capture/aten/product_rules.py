@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferir.frontend.capture.import_rules import rule
-from inferir.frontend.capture.importer import Importer, Imports
+from inferir.frontend.capture.importer import Importer, Imports, rule
 from inferir.ir.graph.graph import Value
 
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from inferir.frontend.capture.import_rules import rule
-from inferir.frontend.capture.importer import Importer, Imports
+from inferir.frontend.capture.importer import Importer, Imports, rule
 from inferir.ir.graph.graph import Value
 
 
-def _axes(x: Value, dims: int | Sequence[int] | None) -> tuple[int, ...]:
-    dims = [dims] if isinstance(dims, int) else dims
-    return tuple(d - x.type.rank if d >= 0 else d for d in (dims or range(x.type.rank)))
-
-
-def _reduction(name: str) -> Any:
-    def import_reduction(
-        imp: Importer, x: Imports, dim: int | Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None
-    ) -> Imports:
-        value = imp.value(x, imp.val.dtype)
-        return imp.op(f"tensor.{name}", value, dims=_axes(value, dim), keepdim=bool(keepdim))
-
-    return import_reduction
+def _reduction(
+    name: str,
+    imp: Importer,
+    x: Imports,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: Any = None,
+) -> Imports:
+    value = imp.value(x, imp.val.dtype)
+    dims = ([dim] if isinstance(dim, int) else dim) or range(value.type.rank)
+    axes = tuple(d - value.type.rank if d >= 0 else d for d in dims)
+    return imp.op(f"tensor.{name}", value, dims=axes, keepdim=bool(keepdim))
 
 
 for _name, _targets in {
@@ -33,7 +32,7 @@ for _name, _targets in {
     "max": ("aten.amax.default",),
     "min": ("aten.amin.default",),
 }.items():
-    rule(*_targets)(_reduction(_name))
+    rule(*_targets)(partial(_reduction, _name))
 
 
 @rule("aten.softmax.int", "aten._softmax.default")
@@ -71,17 +70,13 @@ def _native_layer_norm(
     return [_layer_norm(imp, x, shape, weight, bias, eps)]
 
 
-def _opmath(dtype: torch.dtype) -> torch.dtype:
-    """The type PyTorch computes in."""
-    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-
-
 @rule("aten.rms_norm.default")
 def _rms_norm(
     imp: Importer, x: Imports, shape: Sequence[int], weight: Imports = None, eps: float | None = None
 ) -> Imports:
     value = imp.value(x)
     _last_axis_only(imp, value, shape)
-    eps = float(torch.finfo(_opmath(imp.val.dtype)).eps) if eps is None else float(eps)
+    if eps is None:  # that of the type PyTorch computes in
+        eps = torch.finfo(torch.promote_types(imp.val.dtype, torch.float32)).eps
     operands = [value] if weight is None else [value, imp.value(weight)]
-    return imp.op("nn.rms_norm", *operands, eps=eps, offset=0.0, round_before_weight=False)
+    return imp.op("nn.rms_norm", *operands, eps=float(eps), offset=0.0, round_before_weight=False)

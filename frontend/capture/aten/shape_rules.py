@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from inferir.frontend.capture.import_rules import rule
-from inferir.frontend.capture.importer import Importer, Imports, Mask
+from inferir.frontend.capture.importer import Importer, Imports, Mask, rule
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Value
 

@@ -162,7 +162,7 @@ def _observe(llm: LLM, schedule: Schedule, seen: Observed) -> None:
 
 def compare(seen: Observed, source: Any, manifest: Manifest, say: Progress) -> VerifyReport:
     """Compute the reference with torch and measure what was observed against it."""
-    from inferir.frontend.capture.eager import eager_greedy, eager_logits, eager_model
+    from inferir.frontend.capture.eager import eager_greedy, eager_model, model_logits
 
     dtype, vocabulary = manifest.model.dtype, manifest.model.vocab_size
 
@@ -170,7 +170,7 @@ def compare(seen: Observed, source: Any, manifest: Manifest, say: Progress) -> V
         out = []
         for number, ids in enumerate(seen.sequences):
             say(phase, number, len(seen.sequences))
-            (rows,) = eager_logits(source, [ids], model=model)
+            rows = model_logits(model, ids)
             if rows.shape[1] != vocabulary:
                 raise InferirError(
                     f"{source.spec} has {rows.shape[1]} logits, the artifact {vocabulary}; another model?"
@@ -187,13 +187,13 @@ def compare(seen: Observed, source: Any, manifest: Manifest, say: Progress) -> V
         model = eager_model(source, dtype)
         own = logits_of(model, f"eager {dtype.value}")
     steps_ = len(seen.generated[0])
-    expected = eager_greedy(source, seen.prompts, steps_, model=model)
+    expected = [eager_greedy(model, prompt, steps_) for prompt in seen.prompts]
     greedy = []
     for prompt, ours, theirs in zip(seen.prompts, seen.generated, expected, strict=True):
         matched = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b), len(ours))
         gap = None
         if matched < len(ours):
-            (rows,) = eager_logits(source, [[*prompt, *theirs[:matched]]], model=model)
+            rows = model_logits(model, [*prompt, *theirs[:matched]])
             gap = top2_gap(rows[-1].numpy())
         greedy.append(Greedy(len(prompt), len(ours), matched, gap))
     bound, far = LOGIT_BOUND * scale_of(reference), []

@@ -11,7 +11,7 @@ from torch.nn import functional as nnf
 
 from inferir.frontend.capture import aten
 from inferir.frontend.capture.import_program import UnsupportedOperatorError
-from inferir.frontend.capture.import_rules import RULES
+from inferir.frontend.capture.importer import RULES
 from inferir.ir.errors import UntraceableError
 from inferir.ir.graph.dtypes import DType
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from inferir.frontend.capture.eager import eager_logits, eager_model
+from inferir.frontend.capture.eager import eager_model, model_logits
 from inferir.frontend.capture.trace import TracedModel, trace
 from inferir.frontend.checkpoint.checkpoint_weights import Weights
-from inferir.frontend.source.model_source import ModelSource, load_source
+from inferir.frontend.source.model_source import load_source
 from inferir.ir.graph.interpreter import interpret
 
 SaveTiny = Callable[..., Path]
@@ -38,19 +38,19 @@ def some_ids(count: int) -> list[int]:
 
 
 @functools.cache
-def traced(folder: Path, dtype: str) -> tuple[ModelSource, TracedModel, Weights, Any]:
+def traced(folder: Path, dtype: str) -> tuple[TracedModel, Weights, Any]:
     """Trace and eager model of a folder, once per session."""
     source = load_source(str(folder), dtype)
     result = trace(source)
-    return source, result, result.weights(source.weights), eager_model(source)
+    return result, result.weights(source.weights), eager_model(source)
 
 
 def compare(folder: Path, lengths: tuple[int, ...], dtype: str = "f32", tolerance: float = 2e-5) -> TracedModel:
     """Check graph against eager at several lengths; returns the trace."""
-    source, result, weights, model = traced(folder, dtype)
+    result, weights, model = traced(folder, dtype)
     for n in lengths:
         ids = some_ids(n)
-        (want,) = eager_logits(source, [ids], model=model)
+        want = model_logits(model, ids)
         got = graph_logits(result, weights, ids)
         assert got.dtype == torch.float32
         assert got.shape == want.shape
@@ -181,6 +181,6 @@ def test_bare_decoder_checkpoint(save_tiny: SaveTiny, edited: Edited) -> None:
     save_file({k.removeprefix("model."): v for k, v in tensors.items()}, folder / "model.safetensors")
     source = load_source(str(folder))
     result = trace(source)
-    (want,) = eager_logits(load_source(str(save_tiny("llama", tie_word_embeddings=True))), [some_ids(7)])
+    want = model_logits(eager_model(load_source(str(save_tiny("llama", tie_word_embeddings=True)))), some_ids(7))
     got = graph_logits(result, result.weights(source.weights), some_ids(7))
     assert torch.allclose(got, want, atol=1e-5, rtol=1e-4)

@@ -12,9 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from inferir.frontend.capture.eager import eager_logits
+from inferir.frontend.capture.eager import eager_model, model_logits
 from inferir.frontend.capture.trace import TracedModel, trace
-from inferir.frontend.checkpoint.checkpoint_weights import INDEX, FolderWeights, Weights, WeightWarning, resolve
+from inferir.frontend.checkpoint.checkpoint_files import INDEX
+from inferir.frontend.checkpoint.checkpoint_weights import (
+    ExpectedWeights,
+    FolderWeights,
+    Weights,
+    WeightWarning,
+    resolve,
+)
 from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import WeightError
 from inferir.ir.graph.dtypes import DType
@@ -219,21 +226,22 @@ def test_renames_and_prefixes() -> None:
         def fingerprint(self) -> str:
             return ""
 
-    expected = {"model.a.weight": TensorType((2,), DType.F32), "lm_head.weight": TensorType((2,), DType.F32)}
+    types = {"model.a.weight": ((2,), DType.F32), "lm_head.weight": ((2,), DType.F32)}
     renames = ((r"^embed_out\.", "lm_head."),)
-    found = resolve(Names("a.weight", "embed_out.weight"), expected, base_prefix="model", renames=renames)
+    expected = ExpectedWeights(types=types, base_prefix="model", renames=renames)
+    found = resolve(Names("a.weight", "embed_out.weight"), expected)
     assert found == {"model.a.weight": "a.weight", "lm_head.weight": "embed_out.weight"}
-    tied = {"model.a.weight": expected["model.a.weight"]}
-    assert resolve(Names("lm_head.weight"), tied, {"lm_head.weight": "model.a.weight"}) == {
-        "model.a.weight": "lm_head.weight"
-    }
+    tied = ExpectedWeights(
+        types={"model.a.weight": types["model.a.weight"]}, aliases={"lm_head.weight": "model.a.weight"}
+    )
+    assert resolve(Names("lm_head.weight"), tied) == {"model.a.weight": "lm_head.weight"}
 
 
 def test_tied_weights_are_one_tensor(save_tiny: SaveTiny) -> None:
     source = load_source(str(save_tiny("llama", tie_word_embeddings=True)))
     assert "lm_head.weight" not in source.weights.names()
     traced = trace(source)
-    assert traced.aliases == {"lm_head.weight": "model.embed_tokens.weight"}
+    assert traced.expected.aliases == {"lm_head.weight": "model.embed_tokens.weight"}
     assert "lm_head.weight" not in traced.weight_types
     assert traced.facts.tie_word_embeddings
 
@@ -248,7 +256,7 @@ def test_different_tied_tensors_are_untied_with_a_warning(save_tiny: SaveTiny, e
     tied = edited(save_tiny("llama", tie_word_embeddings=True))
     assert source.separate_head == ("lm_head.weight", "model.embed_tokens.weight")
     assert load_source(str(tied)).separate_head is None
-    (want,) = eager_logits(source, [[5, 6, 7]])
+    want = model_logits(eager_model(source), [5, 6, 7])
     from inferir.ir.graph.interpreter import interpret
 
     ids, positions = torch.tensor([5, 6, 7], dtype=torch.int32), torch.arange(3, dtype=torch.int32)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from inferir.frontend.capture.eager import eager_logits
+from inferir.frontend.capture.eager import eager_model, model_logits
 from inferir.frontend.capture.trace import TracedModel, trace
 from inferir.frontend.capture.trace_check import check_trace
 from inferir.frontend.gguf.gguf_file import GgufWeights
@@ -47,7 +47,7 @@ def test_facts(traced: TracedModel) -> None:
 def test_logits_equal_eager(source: ModelSource, traced: TracedModel) -> None:
     check_trace(traced, source)
     ids = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2]
-    (want,) = eager_logits(source, [ids])
+    want = model_logits(eager_model(source), ids)
     inputs = {"ids": torch.tensor(ids, dtype=torch.int32), "positions": torch.arange(len(ids), dtype=torch.int32)}
     got = interpret(traced.graph, inputs, traced.weights(source.weights))["logits"]
     assert (got - want).abs().max() <= 1e-3
