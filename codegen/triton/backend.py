@@ -65,7 +65,7 @@ class TritonBackend:
 
     def build(self, jobs: Sequence[BuildJob], workers: int = 1, progress: Progress | None = None) -> list[bytes]:
         """Every kernel of every module, in this process; buckets that share a text share their kernels."""
-        from inferir.codegen.triton.build.compile_kernel import compile_library
+        from inferir.codegen.triton.compile_kernel import compile_library
 
         built: dict[str, bytes] = {}
         for done, job in enumerate(jobs, 1):

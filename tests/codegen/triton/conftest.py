@@ -8,9 +8,9 @@ import torch
 from kernel_arguments import in_order
 from row_bodies import BODIES, Body
 from row_cases import ALL, COUNTS, case_of
+from triton_interpreter import Run, run_interpreted
 
 from inferir.codegen.triton.backend import lower_region
-from inferir.codegen.triton.build.interpret import Run, run_interpreted
 from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.ir.contract.kernel_args import Operand, Result
 from inferir.ir.graph.dtypes import DType

@@ -3,10 +3,10 @@
 import pytest
 import torch
 import triton
+from triton_interpreter import Run, repair, run_interpreted
 
-from inferir.codegen.triton.build.interpret import Run, repair, run_interpreted
 from inferir.codegen.triton.kernel_source import KernelSource
-from inferir.codegen.triton.rowwise import HEAD
+from inferir.codegen.triton.kernels.rowwise_region import HEAD
 from inferir.ir.errors import CodegenError
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferir.codegen.triton.kernel_module import load_function, write_module
+from inferir.codegen.triton.compile_kernel import load_function
 from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.ir.errors import CodegenError
 from inferir.ir.system.child import child_environment, die_with_parent
@@ -52,12 +52,13 @@ def run_interpreted(runs: Sequence[Run], timeout: float = 300.0) -> list[list[to
         folder = scratch.path
         jobs, tensors = [], {}
         for i, run in enumerate(runs):
-            module = write_module(run.kernel.source, folder)
-            jobs.append({"module": module.name, "name": run.kernel.name, "grid": run.grid, "count": len(run.tensors)})
+            module = f"module{i}.py"
+            (folder / module).write_text(run.kernel.source, encoding="utf-8")
+            jobs.append({"module": module, "name": run.kernel.name, "grid": run.grid, "count": len(run.tensors)})
             tensors.update({f"{i}.{k}": t.clone().contiguous() for k, t in enumerate(run.tensors)})
         (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
         save_file(tensors, folder / "tensors.safetensors")
-        command = [sys.executable, "-P", "-m", "inferir.codegen.triton.build.interpret", str(folder)]
+        command = [sys.executable, "-P", __file__, str(folder)]
         environment = {**child_environment(), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
         if done.returncode:

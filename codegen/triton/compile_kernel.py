@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
+import importlib.util
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import CUDAOptions
 from triton.compiler import ASTSource
 
 from inferir.codegen.backend import BuildJob
-from inferir.codegen.triton.kernel_module import load_function, write_module
 from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.ir.contract.gpu_kernel import GpuKernel, GpuLibrary
 from inferir.ir.contract.target import Target
@@ -34,15 +33,6 @@ def compute_capability(target: Target) -> int:
     return int(target.mcpu.removeprefix("sm_"))
 
 
-def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, if Triton knows them all: it would ignore a misspelt one. Raises `CodegenError` naming it."""
-    known = {f.name for f in dataclasses.fields(CUDAOptions)}
-    for name in options:
-        if name not in known:
-            raise CodegenError(f"Triton has no compile option {name!r}")
-    return dict(options)
-
-
 def compile_library(job: BuildJob) -> bytes:
     """A `GpuLibrary` of all kernels of a module, as bytes. Raises `CodegenError` and `TargetError`."""
     sources = (
@@ -52,35 +42,47 @@ def compile_library(job: BuildJob) -> bytes:
     return GpuLibrary(kernels=tuple(compile_kernel(source, job.target) for source in sources)).to_bytes()
 
 
-def compile_kernel(
-    kernel: KernelSource, target: Target, aligned: bool = True, options: Mapping[str, Any] | None = None
-) -> GpuKernel:
-    """Compile one kernel for `target`.
+def compile_kernel(kernel: KernelSource, target: Target) -> GpuKernel:
+    """Compile one kernel for `target`, for pointers that are multiples of `ALIGNMENT` bytes.
 
-    aligned: every pointer is a multiple of 16 bytes, which wide loads need; a kernel without takes any pointer.
-    options: Triton's compile options on top of `OPTIONS`. The result depends on these arguments and Triton's version
-    only. Raises `CodegenError` if Triton refuses the source, `TargetError` for a target that is no CUDA device.
+    The result depends on these arguments and Triton's version only. Raises `CodegenError` if Triton refuses the source,
+    `TargetError` for a target that is no CUDA device.
     """
     capability = compute_capability(target)
-    chosen = check_options({**OPTIONS, "num_warps": kernel.tile["warps"], **(options or {})})
     signature = {name: f"*{kind}" for name, kind in kernel.params}
-    attrs = {(i,): [["tt.divisibility", ALIGNMENT]] for i in range(len(signature))} if aligned else {}
+    attrs = {(i,): [["tt.divisibility", ALIGNMENT]] for i in range(len(signature))}
+    options = {**OPTIONS, "num_warps": kernel.tile["warps"]}
     with scratch_folder("triton") as scratch, _LOCK, triton.knobs.cache.scope():
-        folder = scratch.path
-        triton.knobs.cache.dir = str(folder / "cache")
+        triton.knobs.cache.dir = str(scratch.path / "cache")
         with triton.knobs.compilation.scope(), triton.knobs.runtime.scope():
             triton.knobs.compilation.disable_line_info = True
             triton.knobs.runtime.interpret = False
-            fn = load_function(write_module(kernel.source, folder), kernel.name)
-            source = ASTSource(fn=fn, signature=signature, constexprs={}, attrs=attrs)
+            path = scratch.path / f"{kernel.name}.py"
+            path.write_text(kernel.source, encoding="utf-8")
+            source = ASTSource(load_function(path, kernel.name), signature, constexprs={}, attrs=attrs)
             try:
-                out = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=chosen)
+                out = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
             except Exception as error:
                 raise CodegenError(f"kernel {kernel.name} for {target.name}: {_first_line(error)}") from error
-    return _packaged(kernel, target, aligned, out)
+    return _packaged(kernel, target, out)
 
 
-def _packaged(kernel: KernelSource, target: Target, aligned: bool, out: Any) -> GpuKernel:
+def load_function(path: Path, name: str) -> Any:
+    """The kernel `name` of a module file, which Triton reads its text from. Raises `CodegenError` naming the file if it
+    cannot be imported.
+    """
+    spec = importlib.util.spec_from_file_location(f"inferir_triton_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        return getattr(module, name)
+    except Exception as error:
+        raise CodegenError(f"{path.name}: {type(error).__name__}: {error}") from error
+
+
+def _packaged(kernel: KernelSource, target: Target, out: Any) -> GpuKernel:
     meta = out.metadata
     ptxas = triton.knobs.nvidia.ptxas_blackwell if compute_capability(target) >= 100 else triton.knobs.nvidia.ptxas
     return GpuKernel(
@@ -89,7 +91,7 @@ def _packaged(kernel: KernelSource, target: Target, aligned: bool, out: Any) -> 
         image=bytes(out.asm["cubin"]),
         grid=kernel.grid,
         params=tuple(f"*{kind}" for _, kind in kernel.params),
-        alignment=ALIGNMENT if aligned else 1,
+        alignment=ALIGNMENT,
         num_warps=meta.num_warps,
         num_ctas=meta.num_ctas,
         warp_size=meta.warp_size,

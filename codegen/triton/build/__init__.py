@@ -1,1 +1,0 @@
-"""Triton text to device code, and to an interpreter."""
