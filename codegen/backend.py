@@ -90,25 +90,17 @@ class Backend(Protocol):
     name: str
     suffix: str
 
-    def supports(self, region: Node, context: Context) -> str | None:
-        """None if the region can be lowered, else the reason why not. Builds nothing."""
-        ...
-
     def key(self, regions: Mapping[str, Node], context: Context) -> dict[str, JSON]:
         """What else decides the code of these regions (by digest): generator, tools, choices that apply to them."""
-        ...
 
     def lower(self, regions: Mapping[str, Node], context: Context) -> LoweredBucket:
         """Kernels for the regions (by digest), in their order. Raises `CodegenError` naming region and reason."""
-        ...
 
     def module(self, kernels: Sequence[Any]) -> str:
         """The text of a library with these kernels. Raises `CodegenError`."""
-        ...
 
     def build(self, jobs: Sequence[BuildJob], workers: int = 1, progress: Progress | None = None) -> list[bytes]:
         """The libraries of module texts, in order, in up to `workers` processes. Targets need not be present.
 
         Raises `CodegenError` naming the job.
         """
-        ...

@@ -105,6 +105,15 @@ def bucket_key(backend: Backend, regions: Mapping[str, Node], context: Context, 
     )
 
 
+def refusal(backend: Backend, region: Node, context: Context) -> str | None:
+    """Why a backend has no kernel for a region, or None if it has one."""
+    try:
+        backend.lower({region_digest(region): region}, context)
+    except CodegenError as error:
+        return str(error)
+    return None
+
+
 def lower_bucket(backend: Backend, regions: Mapping[str, Node], context: Context) -> LoweredBucket:
     """The kernels of a bucket. Raises `CodegenError` with all regions that the backend has no kernels for."""
     try:
@@ -114,7 +123,7 @@ def lower_bucket(backend: Backend, regions: Mapping[str, Node], context: Context
             f"{reason}; {region.operands[0].type if region.operands else 'nothing'} to "
             f"{', '.join(map(str, region.types))} in {region.loc.module or 'the model'}"
             for region in regions.values()
-            if (reason := backend.supports(region, context)) is not None
+            if (reason := refusal(backend, region, context)) is not None
         ]
         if len(refused) < 2:
             raise

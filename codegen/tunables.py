@@ -66,23 +66,18 @@ class Tuning(Protocol):
 
     def products(self, regions: Iterable[Node], context: Context) -> dict[Product, Node]:
         """The products of a bucket, each with the first region that computes it."""
-        ...
 
     def candidates(self, product: Product, target: Target) -> tuple[Any, ...]:
         """Choices worth measuring, the backend's own first."""
-        ...
 
     def race(self, product: Product, region: Node, context: Context) -> Race:
         """A kernel per candidate. Raises `CodegenError`."""
-        ...
 
     def record(self, choice: Any) -> dict[str, int]:
         """A choice by the names of its sizes, as files keep it."""
-        ...
 
     def choice(self, record: Mapping[str, int]) -> Any:
         """What `record` made a record of. Raises `TuningError` for what can be no choice."""
-        ...
 
 
 def tuning_of(backend: Backend) -> Tuning:

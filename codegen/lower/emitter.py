@@ -52,73 +52,56 @@ class Emitter(Protocol[V]):
     def splits(self) -> bool:
         """Whether a run of neighbours is cut where a concatenation is, so that it reads one part; else parts are
         selected between."""
-        ...
 
     def span(self, place: Place) -> int | None:
         """How many further positions must stay neighbours under every view; None: no position has a neighbour."""
-        ...
 
     @property
     def ops(self) -> Container[str]:
         """The elementwise ops that `apply` can write; others decompose."""
-        ...
 
     @property
     def registers(self) -> Container[DType]:
         """The element types that values can have."""
-        ...
 
     @property
     def row(self) -> str:
         """The text of the current row's number."""
-        ...
 
     def bound(self, value: Value, place: Place) -> V | None:
         """The value if something else than the walk computes it, such as an accumulator."""
-        ...
 
     def in_memory(self, value: Value) -> bool: ...
 
     def load(self, source: Value, row: str | None, at: Index, place: Place) -> V:
         """Elements of a value in memory: at `at` of its row `row`, or at `at` where there are no rows."""
-        ...
 
     def as_row(self, x: V) -> str:
         """A computed row number, as `load` takes it."""
-        ...
 
     def number(self, value: float, dtype: DType, place: Place) -> V:
         """A constant, rounded already, that an operation on registers of `dtype` takes."""
-        ...
 
     def full(self, value: float, dtype: DType, place: Place) -> V:
         """A constant as a value of its own."""
-        ...
 
     def positions(self, at: Index, step: int, dtype: DType, place: Place) -> V:
         """The index `at` itself as a number; neighbouring lanes differ by `step`."""
-        ...
 
     def spread(self, x: V, place: Place) -> V:
         """One element in every lane."""
-        ...
 
     def apply(self, node: Node, args: Sequence[V], dtype: DType, place: Place) -> V:
         """An elementwise op of `ops` on operands of type `dtype`, not rounded."""
-        ...
 
     def cast(self, x: V, source: DType, out: DType, place: Place) -> V:
         """From registers of one type to registers of another, without rounding; to bool by comparing with 0."""
-        ...
 
     def rounded(self, x: V, dtype: DType, place: Place) -> V:
         """What memory of type `dtype` would hold of a register."""
-        ...
 
     def select(self, at: Index, bound: int, below: V, above: V, place: Place) -> V:
         """`below` where at < bound, else `above`. Not asked of one that splits."""
-        ...
 
     def reduce(self, walk: Evaluator[V], node: Node, place: Place) -> V:
         """A reduction that `bound` did not know."""
-        ...

@@ -8,7 +8,9 @@ exponents are exceptions: they keep the precision of float32.
 from __future__ import annotations
 
 import math
-import struct
+
+import ml_dtypes
+import numpy as np
 
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Node
@@ -36,30 +38,18 @@ def exponent(node: Node) -> float | None:
     return float(of.node.attrs["value"]) if of.op == "core.scalar" else None
 
 
+_HALF = {DType.BF16: ml_dtypes.bfloat16, DType.F16: np.float16}
+
+
 def stored(value: float, dtype: DType) -> float:
     """What memory of type `dtype` holds of `value`; what fits float32 is left for its registers to round."""
-    if dtype is DType.BF16:
-        return _bf16(single(value))
-    if dtype is DType.F16:
-        try:
-            return float(struct.unpack("<e", struct.pack("<e", single(value)))[0])
-        except OverflowError:
-            return math.copysign(math.inf, value)
+    if dtype in _HALF:
+        with np.errstate(over="ignore"):
+            return float(_HALF[dtype](np.float32(value)))
     return single(value) if dtype is DType.F32 and math.isinf(single(value)) else value
 
 
 def single(value: float) -> float:
     """The float32 next to `value`."""
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
-def _bf16(value: float) -> float:
-    """Round to nearest, ties to even; `value` is a float32."""
-    if not math.isfinite(value):
-        return value
-    (bits,) = struct.unpack("<I", struct.pack("<f", value))
-    bits += 0x7FFF + (bits >> 16 & 1)
-    return float(struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0])
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))

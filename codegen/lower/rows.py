@@ -27,9 +27,15 @@ def static_shape(type_: TensorType, row: Dim) -> tuple[int, ...]:
     return tuple(d for d in dims if isinstance(d, int))
 
 
+def stores(value: Value) -> bool:
+    """Whether a value is one of its operands with rows of another written into it, in place."""
+    return opdef(value.op).stores is not None
+
+
 def stored_value(result: Value) -> Value:
     """What has to be computed for a result of a body: itself, or what it writes to a cache."""
-    return result.node.operands[1] if result.op == "kv.write" else result
+    position = opdef(result.op).stores
+    return result if position is None else result.node.operands[position]
 
 
 def row_symbol(body: Graph) -> Dim:

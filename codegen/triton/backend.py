@@ -27,14 +27,6 @@ class TritonBackend:
     name = "triton"
     suffix = ".cubins"
 
-    def supports(self, region: Node, context: Context) -> str | None:
-        """None if the region can be lowered, else the reason why not."""
-        try:
-            lower_region("probe", region)
-        except CodegenError as error:
-            return str(error)
-        return None
-
     def key(self, regions: Mapping[str, Node], context: Context) -> dict[str, JSON]:
         """The generator's source and Triton's version, which comes with a `ptxas` of its own."""
         return {
@@ -43,7 +35,6 @@ class TritonBackend:
         }
 
     def lower(self, regions: Mapping[str, Node], context: Context) -> LoweredBucket:
-        """One kernel per region."""
         kernels = [lower_region(f"k{i}_{r.attrs['name']}", r) for i, r in enumerate(regions.values())]
         records = [
             LoweredKernel(

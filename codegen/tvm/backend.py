@@ -14,10 +14,8 @@ from inferir.codegen.tvm.driver.step_driver import bucket_module_source, scratch
 from inferir.codegen.tvm.prefetch_plan import prefetch_plan
 from inferir.codegen.tvm.regions import lower_region
 from inferir.codegen.tvm.source import ChunkKernel
-from inferir.codegen.tvm.tuning.candidates import TileTuning
-from inferir.codegen.tvm.tuning.tiles import products
+from inferir.codegen.tvm.tiles import TileTuning
 from inferir.ir.contract.manifest import KernelParam
-from inferir.ir.errors import CodegenError
 from inferir.ir.graph.graph import Node
 
 
@@ -28,27 +26,18 @@ class TvmBackend:
     suffix = ".so"
     tuning = TileTuning()
 
-    def supports(self, region: Node, context: Context) -> str | None:
-        """None if the region can be lowered, else the reason why not."""
-        try:
-            lower_region("probe", region, context)
-        except CodegenError as error:
-            return str(error)
-        return None
-
     def key(self, regions: Mapping[str, Node], context: Context) -> dict[str, JSON]:
         """The generator's source, TVM's version, and the tuned tiles of products among the regions."""
         key: dict[str, JSON] = {
             "generator": generator_hash(Path(__file__).resolve().parent),
             "toolchain": {"apache-tvm": importlib.metadata.version("apache-tvm")},
         }
-        tuned = sorted(context.choices.keys() & products(regions.values(), context).keys())
+        tuned = sorted(context.choices.keys() & self.tuning.products(regions.values(), context).keys())
         if tuned:
             key["tiles"] = [{**key_fields(p), **key_fields(context.choices[p])} for p in tuned]
         return key
 
     def lower(self, regions: Mapping[str, Node], context: Context) -> LoweredBucket:
-        """Chunk kernels of all regions."""
         kernels: list[ChunkKernel] = []
         records: list[LoweredKernel] = []
         attn_tile, workspace = 1, 0
@@ -79,11 +68,9 @@ class TvmBackend:
         return LoweredBucket(tuple(kernels), meta)
 
     def module(self, kernels: Sequence[ChunkKernel]) -> str:
-        """TVMScript of the kernels and the step driver."""
         return bucket_module_source(kernels)
 
     def build(self, jobs: Sequence[BuildJob], workers: int = 1, progress: Progress | None = None) -> list[bytes]:
-        """Shared objects with plain C symbols."""
         return build_many(jobs, workers, progress)
 
 

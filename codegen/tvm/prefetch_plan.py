@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from inferir.codegen.tvm.kernels.kv_prefetch import KvAhead
 from inferir.codegen.tvm.regions import single
-from inferir.codegen.tvm.tuning.tiles import linear_of
+from inferir.codegen.tvm.tiles import linear_of
 from inferir.ir.contract.symbols import Limits
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.graph import Node

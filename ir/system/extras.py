@@ -11,6 +11,7 @@ LIBRARIES = {
         "accelerate",
         "gguf",
         "huggingface_hub",
+        "ml_dtypes",
         "networkx",
         "safetensors",
         "sentencepiece",

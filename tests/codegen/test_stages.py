@@ -38,9 +38,6 @@ class Joiner:
     def __init__(self) -> None:
         self.built: list[str] = []
 
-    def supports(self, region: Node, context: Context) -> str | None:
-        return None
-
     def key(self, regions: Any, context: Context) -> dict[str, Any]:
         return {"generator": "1"}
 

@@ -11,7 +11,7 @@ import pytest
 from inferir.codegen.backend import Context
 from inferir.codegen.backends import backend_for
 from inferir.codegen.cache.compile_cache import CompileCache
-from inferir.codegen.library import build_buckets, distinct, lower_bucket
+from inferir.codegen.library import build_buckets, distinct, lower_bucket, refusal
 from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
 from inferir.compile.compiler import capture, contexts_of, lower, resolve
 from inferir.frontend.source.model_source import load_source
@@ -59,7 +59,7 @@ def rowwise(tiny_model: Path) -> tuple[list[Node], Context]:
     result = lower(captured, options, TARGET, DebugOptions())
     context = contexts_of(options, TARGET)[0]
     regions = distinct(op.region for op in result.plan.ops).values()
-    return [r for r in regions if backend_for(TARGET).supports(r, context) is None], context
+    return [r for r in regions if refusal(backend_for(TARGET), r, context) is None], context
 
 
 def test_row_wise_regions_of_a_model_become_a_library_that_is_cached(

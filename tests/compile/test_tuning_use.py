@@ -11,7 +11,7 @@ import pytest
 
 from inferir.codegen.tunables import Product
 from inferir.codegen.tvm.kernels.matmul import MatmulTile
-from inferir.codegen.tvm.tuning.candidates import TileTuning
+from inferir.codegen.tvm.tiles import TileTuning
 from inferir.compile.tuning_records import TuningRecord
 from inferir.compile.tuning_use import (
     FEWER_THREADS,

@@ -14,7 +14,7 @@ from inferir.codegen.lower.decompose import decompose
 from inferir.codegen.lower.emitter import Place
 from inferir.codegen.lower.evaluate import Evaluator
 from inferir.codegen.lower.index import Index, flatten, unflatten
-from inferir.codegen.lower.rows import has_row, row_symbol, static_shape, stored_value, sweep_shapes
+from inferir.codegen.lower.rows import has_row, row_symbol, static_shape, stored_value, stores, sweep_shapes
 from inferir.codegen.triton.emitter import Block, NoRoomError, TritonEmitter, positions_of
 from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.codegen.triton.scalar import HALF, OPS, memory
@@ -71,7 +71,7 @@ class _RowKernel:
         elements = tiles = 1
         kept: dict[tuple[int, ...], _Sweep] = {}
         for i, value in enumerate(self.body.outputs):
-            if value.op != "kv.write":
+            if not stores(value):
                 if not has_row(value.type, self.row):
                     raise CodegenError(f"result {i} is {value.type}: it does not run along the rows")
                 params.append((f"o{i}", memory(value.type)))
@@ -122,7 +122,7 @@ class _RowKernel:
         e, stored, own = sweep.emitter, stored_value(value), self._own_shape(value)
         place = e.place()
         inner = place if e.shape == own else unflatten(flatten(place, e.shape), own)
-        if value.op == "kv.write":
+        if stores(value):
             pointer, at = self._cache(value, sweep, inner)
         else:
             pointer, at = f"o{number} + row * {prod(own)}", flatten(place, e.shape)

@@ -11,11 +11,11 @@ from inferir.codegen.lower.rows import has_row, static_shape
 from inferir.codegen.tvm.emitter import TvmEmitter, stored
 from inferir.codegen.tvm.kernels.kv_prefetch import KV_ARGS
 from inferir.codegen.tvm.kernels.matmul import Columns, matmul_kernel
-from inferir.codegen.tvm.kernels.rowwise import count_name
+from inferir.codegen.tvm.kernels.rowwise_region import count_name
 from inferir.codegen.tvm.regions import LoweredRegion, RegionContext, parameter, single, strip_views
 from inferir.codegen.tvm.scalar import OPS
 from inferir.codegen.tvm.source import Param, Writer, ramp
-from inferir.codegen.tvm.tuning.tiles import default_tile, micro_of, product_of
+from inferir.codegen.tvm.tiles import default_tile, micro_of, product_of
 from inferir.ir.contract.kernel_args import KernelArg, Operand, Result
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dtypes import DType

@@ -12,7 +12,7 @@ from inferir.codegen.lower.cache_write import CacheWrite
 from inferir.codegen.lower.emitter import Place
 from inferir.codegen.lower.evaluate import SplitNeededError
 from inferir.codegen.lower.index import Index, Var, flatten, unflatten
-from inferir.codegen.lower.rows import Root, static_shape
+from inferir.codegen.lower.rows import Root, static_shape, stores
 from inferir.codegen.tvm.emitter import TvmEmitter, stored
 from inferir.codegen.tvm.kernels import kv_write
 from inferir.codegen.tvm.kernels.reduce import Accumulator
@@ -159,7 +159,7 @@ class RowSweeps:
         value = e.value(root.swept, index, lanes)
         if root.output is None:
             self.reductions[root.value].accumulator.update(e.out, value, lanes, index[-1].text())
-        elif root.value.op == "kv.write":
+        elif stores(root.value):
             kv_write.store(e, CacheWrite.of(root.value, self.row), value, index, lanes)
         else:
             at = f"row * {prod(own)} + {flatten(index, own).text()}" if own else "row"

@@ -4,7 +4,7 @@ A helper is declared once with `@helper(name, signature)`; the function below it
 names and returns the name of the result. The same text serves every lane count: one lane is the scalar type, L lanes
 are `<L x type>`.
 
-Signature letters: `f` float, `i` i32, `h` i16 (bf16 and f16 storage, `uint16` in TIR), all of L lanes; `F` a scalar
+Signature letters: `f` float, `i` i32, `h` i16 (bf16 storage, `uint16` in TIR), all of L lanes; `F` a scalar
 float.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 LANES = (1, 2, 4, 8, 16)
 """Lane counts in which every vector helper exists."""
 
-_ELEMENT = {"f": "float", "i": "i32", "h": "i16", "d": "double", "b": "i1", "l": "i64", "B": "bfloat", "H": "half"}
+_ELEMENT = {"f": "float", "i": "i32", "h": "i16", "d": "double", "b": "i1", "l": "i64", "B": "bfloat"}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from inferir.codegen.tvm.llvm.llvm_body import Body, helper
+from inferir.codegen.tvm.llvm.llvm_body import Body, helper, llvm_type
 
 
 @helper("inf_bf16_to_f32", "h->f")
@@ -35,14 +35,6 @@ def _round_bf16(b: Body, x: str) -> str:
     return b.call("inf_bf16_to_f32", b.call("inf_f32_to_bf16", x))
 
 
-@helper("inf_pack_bf16", "ff->i")
-def _pack_bf16(b: Body, low: str, high: str) -> str:
-    """Two floats as one bf16 pair per lane; the first is the low half."""
-    first = b.convert("zext", b.call("inf_f32_to_bf16", low), "h", "i")
-    second = b.convert("zext", b.call("inf_f32_to_bf16", high), "h", "i")
-    return b.op("or", "i", first, b.op("shl", "i", second, b.const("i", 16)))
-
-
 @helper("inf_join_bf16", "ff->i")
 def _join_bf16(b: Body, first: str, rest: str) -> str:
     """Both vectors as bf16, one after the other: pair i is the i-th pair of the row that they form."""
@@ -51,22 +43,13 @@ def _join_bf16(b: Body, first: str, rest: str) -> str:
         b.declares.add(f"declare <32 x bfloat> {name}(<16 x float>, <16 x float>)")
         row = b.emit(f"call <32 x bfloat> {name}(<16 x float> {rest}, <16 x float> {first})")
         return b.emit(f"bitcast <32 x bfloat> {row} to <16 x i32>")
-    if b.lanes == 1:
-        return b.call("inf_pack_bf16", first, rest)
     low, high = b.call("inf_f32_to_bf16", first), b.call("inf_f32_to_bf16", rest)
+    if b.lanes == 1:
+        above = b.op("shl", "i", b.convert("zext", high, "h", "i"), b.const("i", 16))
+        return b.op("or", "i", b.convert("zext", low, "h", "i"), above)
     kind, order = b.type("h"), ", ".join(f"i32 {i}" for i in range(2 * b.lanes))
     row = b.emit(f"shufflevector {kind} {low}, {kind} {high}, <{2 * b.lanes} x i32> <{order}>")
     return b.emit(f"bitcast <{2 * b.lanes} x i16> {row} to {b.type('i')}")
-
-
-@helper("inf_f16_to_f32", "h->f")
-def _f16_to_f32(b: Body, x: str) -> str:
-    return b.convert("fpext", b.convert("bitcast", x, "h", "H"), "H", "f")
-
-
-@helper("inf_f32_to_f16", "f->h")
-def _f32_to_f16(b: Body, x: str) -> str:
-    return b.convert("bitcast", b.convert("fptrunc", x, "f", "H"), "H", "h")
 
 
 @helper("inf_dot_bf16", "fii->f")
@@ -141,12 +124,9 @@ def _fold(b: Body, x: str, combine: Callable[[str, str, str], str]) -> str:
     return x
 
 
-_SCALAR = {"f": "float", "i": "i32", "h": "i16"}
-
-
 def _widen(b: Body, x: str, letter: str) -> str:
     """One or two lanes as four; the new lanes are zero."""
-    element = _SCALAR[letter]
+    element = llvm_type(letter, 1)
     if b.lanes == 1:
         return b.emit(f"insertelement <4 x {element}> zeroinitializer, {element} {x}, i32 0")
     return b.emit(
@@ -156,7 +136,7 @@ def _widen(b: Body, x: str, letter: str) -> str:
 
 def _narrow(b: Body, x: str, letter: str) -> str:
     """The first one or two of four lanes."""
-    element = _SCALAR[letter]
+    element = llvm_type(letter, 1)
     if b.lanes == 1:
         return b.emit(f"extractelement <4 x {element}> {x}, i32 0")
     return b.emit(f"shufflevector <4 x {element}> {x}, <4 x {element}> poison, <2 x i32> <i32 0, i32 1>")

@@ -34,12 +34,6 @@ def _vmax(b: Body, x: str, y: str) -> str:
     return b.select(b.fcmp("ogt", x, y), x, y)
 
 
-@helper("inf_vmin", "ff->f")
-def _vmin(b: Body, x: str, y: str) -> str:
-    """The smaller one; the second argument if either is NaN (one instruction)."""
-    return b.select(b.fcmp("olt", x, y), x, y)
-
-
 @helper("inf_max", "ff->f")
 def _max(b: Body, x: str, y: str) -> str:
     """The larger one; NaN if either is NaN."""
@@ -67,17 +61,6 @@ def _sqrt(b: Body, x: str) -> str:
 @helper("inf_rsqrt", "f->f")
 def _rsqrt(b: Body, x: str) -> str:
     return b.fdiv(b.const("f", 1.0), b.intrinsic("sqrt", "f", x))
-
-
-@helper("inf_round", "f->f")
-def _round(b: Body, x: str) -> str:
-    """Nearest integer, ties to even."""
-    return b.intrinsic("rint", "f", x)
-
-
-@helper("inf_floor", "f->f")
-def _floor(b: Body, x: str) -> str:
-    return b.intrinsic("floor", "f", x)
 
 
 @helper("inf_exp", "f->f")
@@ -128,17 +111,8 @@ def _fraction(b: Body, x: str) -> str:
 @helper("inf_exp2_neg", "f->f")
 def _exp2_neg(b: Body, x: str) -> str:
     """2**x for x <= 0 within 2e-7 relative, 0 below -126 (also for -inf): the cheap form that softmax needs."""
-    low = b.const("f", -126.0)
-    kept = b.fcmp("uge", x, low)
-    x = b.select(b.fcmp("olt", x, low), low, x)
-    # The exponent's bias rides in the magic number: the low bits of t are n + 127, the exponent field of 2**n.
-    magic = b.const("f", MAGIC + 127.0)
-    t = b.fadd(x, magic)
-    f = b.fsub(x, b.fsub(t, magic))
     c = [0.6931471824645996, 0.24022647738456726, 0.05550331994891167, 0.00961843878030777, 0.001339900423772633]
-    p = b.horner(f, [1.0, *c, 0.00015353257185779512])
-    scaled = b.fmul(p, b.floats(b.op("shl", "i", b.bits(t), b.const("i", 23))))
-    return b.select(kept, scaled, b.const("f", 0.0))
+    return _exp2_of_negative(b, x, [1.0, *c, 0.00015353257185779512])
 
 
 @helper("inf_exp2_weight", "f->f")
@@ -147,14 +121,19 @@ def _exp2_weight(b: Body, x: str) -> str:
     if _has_scaling(b):
         c = [0.9999251961708069, 0.6958335041999817, 0.22606730461120605, 0.07802441716194153]
         return _scale(b, b.horner(_fraction(b, x), c), x)
+    return _exp2_of_negative(b, x, [0.9999280729173707, 0.6932609864391124, 0.2426111327916374, 0.05517166876298003])
+
+
+def _exp2_of_negative(b: Body, x: str, coefficients: list[float]) -> str:
+    """2**x for x <= 0, with the polynomial for what is left beside an integer; 0 below -126."""
     low = b.const("f", -126.0)
     kept = b.fcmp("uge", x, low)
     x = b.select(b.fcmp("olt", x, low), low, x)
+    # The exponent's bias rides in the magic number: the low bits of t are n + 127, the exponent field of 2**n.
     magic = b.const("f", MAGIC + 127.0)
     t = b.fadd(x, magic)
     f = b.fsub(x, b.fsub(t, magic))
-    c = [0.9999280729173707, 0.6932609864391124, 0.2426111327916374, 0.05517166876298003]
-    p = b.horner(f, c)
+    p = b.horner(f, coefficients)
     scaled = b.fmul(p, b.floats(b.op("shl", "i", b.bits(t), b.const("i", 23))))
     return b.select(kept, scaled, b.const("f", 0.0))
 

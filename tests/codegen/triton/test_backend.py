@@ -9,6 +9,7 @@ import pytest
 from small_limits import limits
 
 from inferir.codegen.backend import Context
+from inferir.codegen.library import refusal
 from inferir.codegen.triton.backend import BACKEND, lower_region
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.target import Target
@@ -23,7 +24,7 @@ H100 = Context(Bucket(1, 2), Target.named("sm_90"), limits())
 
 
 def test_every_kind_of_region_is_supported(case: Any) -> None:
-    assert BACKEND.supports(case.region, H100) is None
+    assert refusal(BACKEND, case.region, H100) is None
     assert BACKEND.name == "triton"
 
 
@@ -49,7 +50,7 @@ def attention(b: Any) -> Any:
 @pytest.mark.parametrize(("make", "reason"), [(matmul, "no matmul kernels"), (attention, "no attention kernels")])
 def test_other_anchors_are_refused(make: Callable[[Any], Any], reason: str, body: Any) -> None:
     region = make(body)
-    why = BACKEND.supports(region, H100)
+    why = refusal(BACKEND, region, H100)
     assert why is not None
     assert reason in why
     with pytest.raises(CodegenError, match=rf"region test: .*{reason}"):
@@ -87,7 +88,7 @@ def draw(b: Any) -> Value:
 def test_bodies_without_a_form_are_refused_with_the_reason(
     make: Callable[[Any], Value], reason: str, body: Any
 ) -> None:
-    why = BACKEND.supports(body.region(make(body)), H100)
+    why = refusal(BACKEND, body.region(make(body)), H100)
     if not reason:
         assert why is None  # a plain region in between: not everything is refused
         return
@@ -102,6 +103,7 @@ def test_lowering_loads_neither_triton_nor_tvm() -> None:
         "import sys\n"
         "from inferir.codegen.backend import Context\n"
         "from inferir.codegen.backends import backend_for\n"
+        "from inferir.codegen.library import refusal\n"
         "from inferir.ir.contract.bucket import Bucket\n"
         "from inferir.ir.contract.symbols import Limits\n"
         "from inferir.ir.graph.parser import parse_graph\n"
@@ -110,7 +112,7 @@ def test_lowering_loads_neither_triton_nor_tvm() -> None:
         "region = graph.outputs[0].node\n"
         "limits = Limits(max_model_len=64, max_tokens=8, max_seqs=8, max_rows=8, block_size=16)\n"
         "context = Context(Bucket(1, 2), Target.named('sm_90'), limits)\n"
-        "assert backend_for(context.target).supports(region, context) is None\n"
+        "assert refusal(backend_for(context.target), region, context) is None\n"
         "assert not {'triton', 'tvm', 'torch'} & sys.modules.keys()\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

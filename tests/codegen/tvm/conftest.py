@@ -12,7 +12,7 @@ from row_cases import Case
 
 from inferir.codegen.tvm.build.build_module import build_module
 from inferir.codegen.tvm.driver import step_driver as pool
-from inferir.codegen.tvm.kernels.rowwise import rowwise_kernel
+from inferir.codegen.tvm.kernels.rowwise_region import rowwise_kernel
 from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel
 from inferir.ir.contract import abi
 from inferir.ir.contract.target import TARGETS, Target, host_features, missing_features

@@ -8,7 +8,7 @@ import pytest
 from matmul_regions import KINDS, LIMITS
 
 from inferir.codegen.backend import BuildJob, Context
-from inferir.codegen.library import lower_bucket
+from inferir.codegen.library import lower_bucket, refusal
 from inferir.codegen.tvm.backend import BACKEND
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.kernel_args import Operand, Result
@@ -32,11 +32,11 @@ def _rowwise(dtype: DType) -> Node:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_matmul_regions_are_supported(kind: str) -> None:
-    assert BACKEND.supports(KINDS[kind](DType.BF16)[1], HOST) is None
+    assert refusal(BACKEND, KINDS[kind](DType.BF16)[1], HOST) is None
 
 
 def test_refusals_are_reasons() -> None:
-    assert "f64" in (BACKEND.supports(_rowwise(DType.F64), HOST) or "")
+    assert "f64" in (refusal(BACKEND, _rowwise(DType.F64), HOST) or "")
     with pytest.raises(CodegenError, match="region exp"):
         BACKEND.lower({"d": _rowwise(DType.F64)}, HOST)
 

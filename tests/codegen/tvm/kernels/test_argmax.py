@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from inferir.codegen.tvm.kernels.argmax import argmax_kernels
 from inferir.codegen.tvm.kernels.argmax_parts import ArgmaxShape, argmax_shape
+from inferir.codegen.tvm.kernels.argmax_region import argmax_kernels
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
 from inferir.ir.formats.int8_rows import FORMAT as INT8_ROWS

@@ -11,8 +11,8 @@ from store_epilogue import store_epilogue
 
 from inferir.codegen.tvm.build.build_module import compile_object
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source
-from inferir.codegen.tvm.kernels.argmax import argmax_kernels
 from inferir.codegen.tvm.kernels.argmax_parts import argmax_shape
+from inferir.codegen.tvm.kernels.argmax_region import argmax_kernels
 from inferir.codegen.tvm.kernels.attention import attention_kernels
 from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile, matmul_kernel
 from inferir.codegen.tvm.kernels.microkernel import micro_kernel

@@ -7,7 +7,7 @@ import torch
 from row_cases import Case, case_of, check
 from row_suite import test_a_body_computes_what_the_reference_does, test_every_elementwise_op_is_in_a_body
 
-from inferir.codegen.tvm.kernels.rowwise import ELEMENTS_PER_CHUNK, rowwise_kernel
+from inferir.codegen.tvm.kernels.rowwise_region import ELEMENTS_PER_CHUNK, rowwise_kernel
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dims import NB, T

@@ -17,7 +17,7 @@ from small_limits import limits
 from inferir.codegen.backend import Context
 from inferir.codegen.tunables import Product
 from inferir.codegen.tvm.regions import lower_region
-from inferir.codegen.tvm.tuning.tiles import candidates
+from inferir.codegen.tvm.tiles import TileTuning
 from inferir.ir.contract.bucket import default_buckets
 from inferir.ir.contract.target import TARGETS, Target
 from inferir.ir.graph.dims import R
@@ -120,5 +120,5 @@ def test_panels_of_many_rows_share_blocks_in_turn(runner: Callable, aligned: Cal
 @pytest.mark.parametrize(("k", "n"), [(576, 64), (576, 49152), (1536, 576), (4096, 28672), (14336, 4096)])
 def test_no_tile_that_may_be_chosen_splits_few_rows(target: Target, dtype: str, k: int, n: int) -> None:
     for bucket in MEMORY_BOUND:
-        for tile in candidates(Product(k, n, dtype, 1, bucket.lo, bucket.most), frozenset(target.features)):
+        for tile in TileTuning().candidates(Product(k, n, dtype, 1, bucket.lo, bucket.most), target):
             assert tile.panel >= bucket.most

@@ -89,8 +89,6 @@ _UNARY = {
     "inf_tanh": (np.tanh, 3e-7),
     "inf_erf": (_torch64(torch.erf), 3e-7),
     "inf_sqrt": (lambda x: np.sqrt(np.where(x < 0, np.nan, x)), 1e-7),
-    "inf_round": (np.rint, 0.0),
-    "inf_floor": (np.floor, 0.0),
     "inf_abs": (np.abs, 0.0),
 }
 
@@ -188,14 +186,9 @@ def test_bf16_conversions_and_dot(target: Target, library: Callable[..., Any], l
     np.testing.assert_array_equal(run("inf_bf16_to_f32", bits), stored.float().numpy())
     np.testing.assert_array_equal(run("inf_round_bf16", x), stored.float().numpy())
     assert np.isnan(run("inf_round_bf16", np.full(16, np.nan))).all()
-    packed = run("inf_pack_bf16", x, x[::-1].copy())
-    np.testing.assert_array_equal(packed.view("uint16").reshape(-1, 2), np.stack([bits, bits[::-1]], 1))
     joined = run("inf_join_bf16", x, x[::-1].copy())
     rows = np.stack([bits.reshape(-1, lanes), bits[::-1].reshape(-1, lanes)], 1)
     np.testing.assert_array_equal(joined.view("uint16"), rows.ravel())
-    with np.errstate(over="ignore"):
-        halves = x.astype("float16").astype("float32")
-    np.testing.assert_array_equal(run("inf_f16_to_f32", run("inf_f32_to_f16", x)), halves)
 
     acc, a, b = (rng.standard_normal(k * 256).astype("float32") for k in (1, 2, 2))
     a, b = (torch.from_numpy(v).bfloat16() for v in (a, b))

@@ -19,8 +19,7 @@ from inferir.codegen.tvm.backend import BACKEND
 from inferir.codegen.tvm.kernels.matmul import MatmulTile
 from inferir.codegen.tvm.kernels.microkernel import micro_kernel
 from inferir.codegen.tvm.regions import lower_region
-from inferir.codegen.tvm.tuning.candidates import TileTuning
-from inferir.codegen.tvm.tuning.tiles import candidates, default_tile, generator_version, products
+from inferir.codegen.tvm.tiles import TileTuning, default_tile
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.kernel_args import Operand, Result
 from inferir.ir.contract.target import TARGETS, Target
@@ -33,7 +32,7 @@ CPUS = [t for t in TARGETS.values() if t.kind == "cpu"]
 
 
 def product(region: Node, bucket: Bucket) -> Product:
-    (found,) = products([region], Context(bucket, CPUS[0], LIMITS))
+    (found,) = TileTuning().products([region], Context(bucket, CPUS[0], LIMITS))
     return found
 
 
@@ -59,7 +58,7 @@ def test_products() -> None:
 def test_candidates(target: Target, most: int, k: int, n: int) -> None:
     features = frozenset(target.features)
     wanted = Product(k, n, "bf16", 1, most // 2 + 1, most)
-    found = candidates(wanted, features)
+    found = TileTuning().candidates(wanted, target)
     assert found[0] == default_tile(wanted, features)
     assert len(set(found)) == len(found) <= 20
     for tile in found:
@@ -81,7 +80,7 @@ def test_every_candidate_has_the_bits_of_the_default(
     m = Linear(dtype, 64, 520)
     region = m.region(m.b.op("nn.softcap", m.y, cap=5.0))
     wanted = product(region, bucket)
-    tiles = candidates(wanted, frozenset(host.features))
+    tiles = TileTuning().candidates(wanted, host)
     assert len(tiles) > 2
     lowered = [lower_region(f"k{i}", region, Context(bucket, host, LIMITS, {wanted: t})) for i, t in enumerate(tiles)]
     tensors = m.tensors(rows)
@@ -130,7 +129,7 @@ def test_libraries_of_a_race_come_from_the_cache(host: Target, monkeypatch: pyte
     region = plain(DType.F32)[1]
     bucket = Bucket(2, 4)
     race = TileTuning().race(product(region, bucket), region, Context(bucket, host, LIMITS))
-    assert race.choices == candidates(race.product, frozenset(host.features))
+    assert race.choices == TileTuning().candidates(race.product, host)
     assert race.args == (Operand(0), Operand(1), Result(0))
     cache = CompileCache(None)
     first = build_races(BACKEND, [race], host, cache)
@@ -140,7 +139,7 @@ def test_libraries_of_a_race_come_from_the_cache(host: Target, monkeypatch: pyte
 
 
 def test_the_generator_version_names_source_and_compiler() -> None:
-    digest, _, rest = generator_version().partition(", ")
+    digest, _, rest = TileTuning().version.partition(", ")
     assert len(digest) == 16
     assert rest.startswith("apache-tvm ")
 

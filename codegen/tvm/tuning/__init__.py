@@ -1,1 +1,0 @@
-"""Tiles of matrix products, and candidates for tuning."""
