@@ -75,16 +75,16 @@ def _attention(node: Node, counts: StepCounts, items: npt.NDArray[np.int32]) -> 
     """Each sequence's visible keys and values once; two products per (token, visible position)."""
     q, cache = node.operands[0].type, node.operands[2].type
     heads, dim, v_dim = (int(d) for d in (q.shape[1], q.shape[2], cache.shape[3]))
-    window = int(node.attrs["window"])
+    first_read = node.attrs["reads"].first
     pairs, seen = 0, {}
     for seq, _, tokens, start, split, _ in items[: counts.items].tolist():
         if split > 0:  # the item of the first split stands for all
             continue
-        last = np.arange(start + 1, start + tokens + 1)
-        pairs += int((np.minimum(last, window) if window else last).sum())
+        position = np.arange(start, start + tokens)
+        pairs += int((position + 1 - np.maximum(0, first_read(position))).sum())
         end, first = seen.get(seq, (0, start))
         seen[seq] = (max(end, start + tokens), min(first, start))
-    visible = sum(end - (max(0, first - window + 1) if window else 0) for end, first in seen.values())
+    visible = sum(end - max(0, first_read(first)) for end, first in seen.values())
     size = q.dtype.itemsize
     kv = visible * int(node.attrs["kv_heads"]) * (dim + v_dim) * size
     return Work(kv, counts.tokens * heads * (dim + v_dim) * size, 2 * pairs * heads * (dim + v_dim))

@@ -28,7 +28,7 @@ from inferir.ir.contract.artifact import (
     write_manifest,
 )
 from inferir.ir.contract.kv_groups import KVCacheGroup
-from inferir.ir.contract.kv_specs import FullAttentionSpec
+from inferir.ir.contract.kv_specs import AttentionSpec
 from inferir.ir.contract.step_inputs import STEP_INPUTS, WORDS, mask_words
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.dtypes import DType
@@ -126,7 +126,7 @@ def compiled_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
         IORecord(name="tokens", dtype=DType.I32, shape=("R",)),
         IORecord(name="logits", dtype=DType.F32, shape=("R", COMPILED_VOCAB)),
     )
-    spec = FullAttentionSpec(block_size=BLOCK, kv_heads=1, head_dim=1, value_dim=1, dtype=DType.F32)
+    spec = AttentionSpec(block_size=BLOCK, kv_heads=1, head_dim=1, value_dim=1, dtype=DType.F32)
     write_manifest(
         root,
         Manifest(

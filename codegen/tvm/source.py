@@ -143,6 +143,28 @@ def splat(scalar: str, lanes: int) -> str:
     return scalar if lanes == 1 else f"T.broadcast({scalar}, {lanes})"
 
 
+@dataclass(frozen=True)
+class IndexText:
+    """The text of an int32 expression that Python's operators extend; `//` is for what is not negative."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __add__(self, other: IndexText | int | str) -> IndexText:
+        return self if other == 0 else IndexText(f"({self} + {other})")
+
+    def __sub__(self, other: IndexText | int | str) -> IndexText:
+        return self if other == 0 else IndexText(f"({self} - {other})")
+
+    def __mul__(self, other: IndexText | int | str) -> IndexText:
+        return IndexText(f"({self} * {other})")
+
+    def __floordiv__(self, other: IndexText | int | str) -> IndexText:
+        return IndexText(f"T.truncdiv({self}, {other})")
+
+
 def f32(value: float, lanes: int = 1) -> str:
     """A float32 constant, in every lane."""
     text = f"T.float32({value!r})" if math.isfinite(value) else f'T.float32("{value!r}")'

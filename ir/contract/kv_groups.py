@@ -14,7 +14,7 @@ class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Layers that share one block table per sequence, and the step inputs that their kernels read.
 
     block_tables [S, MB] and slots [T] are the group's own; items [A, 6] is shared by the groups whose tokens read
-    equally far, and None where no kernel takes work items.
+    the same positions, and None where no kernel takes work items.
     """
 
     spec: KVCacheSpec

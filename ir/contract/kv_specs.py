@@ -1,21 +1,24 @@
 """What a layer keeps per token, and how its cache memory is divided into blocks.
 
-One `KVCacheSpec` describes the cache of one layer: which tensors it consists of, how one block of each is laid out, how
-far back a token reads, and which manager of the runtime decides what a sequence holds. A block (page) holds
+One `KVCacheSpec` describes the cache of one layer: which tensors it consists of, how one block of each is laid out,
+what a token reads (`kv_reads`), and which manager of the runtime decides what a sequence holds. A block (page) holds
 `block_size` token slots; token slot `block * block_size + offset` is one token's place. Block 0 is the null block: it
 is never handed out, and stands in block tables for positions that are not kept.
 
-A new kind of cache is a spec class in the registry below (or an entry point of the group `inferir.kv`, whose name is
-the class's tag), a manager (often that of its base class), and kernels.
+A new kind of cache is a spec class in the registry below, a manager unless that of its base class will do, and kernels;
+what tokens read of a cache is a class in the same registry. Both may be entry points of the group `inferir.kv` as well,
+whose name is the class's tag.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, ClassVar
 
 import msgspec
 
+from inferir.ir.contract.kv_reads import FullAttention, Reads, SlidingWindow
 from inferir.ir.errors import ArtifactError, IRError
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.plugin_registry import PluginRegistry
@@ -38,14 +41,15 @@ class KVTensor(msgspec.Struct, frozen=True):
 class KVCacheSpec:
     """Base of all specs, which are tagged structs: the tag is the name of the kind.
 
-    block_size: token slots per block. manager: "module:class" of what keeps a sequence's blocks, for this spec and
-    those derived from it.
+    block_size: token slots per block. reads: what a token reads. manager: "module:class" of what keeps a sequence's
+    blocks, for this spec and those derived from it.
     """
 
     __slots__ = ()
 
     block_size: int
-    manager: ClassVar[str] = ""
+    reads: Reads = FullAttention()
+    manager: ClassVar[str] = "inferir.runtime.kv.managers:KVManager"
 
     @property
     def kind(self) -> str:
@@ -54,7 +58,7 @@ class KVCacheSpec:
     @property
     def text(self) -> str:
         """The spec for people."""
-        return self.kind.replace("_", " ")
+        return f"{self.kind}, {self.reads.text}"
 
     @property
     def tensors(self) -> tuple[KVTensor, ...]:
@@ -66,24 +70,13 @@ class KVCacheSpec:
         """Bytes that one block takes in one layer."""
         return sum(t.nbytes for t in self.tensors)
 
-    @property
-    def reach(self) -> int | None:
-        """How many positions a token reads, the last of them its own; None for all."""
-        return None
-
-    def covers(self, other: KVCacheSpec) -> bool:
-        """Whether a layer of `other` finds all that it reads where blocks are kept for this spec."""
-        mine, its = self.reach, other.reach
-        enough = mine is None or (its is not None and its <= mine)
-        return enough and self.block_size == other.block_size and self.tensors == other.tensors
-
-    def first_read(self, position: int) -> int:
-        """The first position that the token at `position`, and those after it, read."""
-        return 0 if self.reach is None else max(0, position - self.reach + 1)
+    def first_block(self, position: int) -> int:
+        """The first block that the token at `position`, and those after it, read."""
+        return max(0, int(self.reads.first(position))) // self.block_size
 
     def blocks(self, tokens: int) -> int:
         """Blocks that a sequence of `tokens` tokens keeps between two steps."""
-        return -(-tokens // self.block_size) - self.first_read(tokens) // self.block_size
+        return -(-tokens // self.block_size) - self.first_block(tokens)
 
 
 def kpack(dtype: DType) -> int:
@@ -107,7 +100,7 @@ def attention_tensor(role: str, kv_heads: int, size: int, block_size: int, dtype
     return KVTensor(role, (kv_heads, size // p, block_size, p), dtype)
 
 
-class AttentionSpec(KVCacheSpec, msgspec.Struct, frozen=True, kw_only=True):
+class AttentionSpec(KVCacheSpec, msgspec.Struct, frozen=True, kw_only=True, tag="attention"):
     """Keys and values of `kv_heads` heads: `head_dim` elements per key and `value_dim` per value, stored as `dtype`."""
 
     block_size: int
@@ -115,11 +108,11 @@ class AttentionSpec(KVCacheSpec, msgspec.Struct, frozen=True, kw_only=True):
     head_dim: int
     value_dim: int
     dtype: DType
+    reads: Reads = FullAttention()
 
     @property
     def text(self) -> str:
-        window = "" if self.reach is None else f" of {self.reach:,}"
-        return f"{super().text}{window}, {self.kv_heads} KV head{'s' * (self.kv_heads > 1)} of {self.head_dim}"
+        return f"{self.reads.text}, {self.kv_heads} KV head{'s' * (self.kv_heads > 1)} of {self.head_dim}"
 
     @property
     def tensors(self) -> tuple[KVTensor, ...]:
@@ -127,40 +120,46 @@ class AttentionSpec(KVCacheSpec, msgspec.Struct, frozen=True, kw_only=True):
         return tuple(attention_tensor(r, self.kv_heads, n, self.block_size, self.dtype) for r, n in sizes)
 
 
-class FullAttentionSpec(AttentionSpec, frozen=True, kw_only=True, tag="full_attention"):
-    """Every earlier position stays visible, so every block is kept until its request ends."""
-
-    manager: ClassVar[str] = "inferir.runtime.kv.managers:FullAttentionManager"
-
-
-class SlidingWindowSpec(AttentionSpec, frozen=True, kw_only=True, tag="sliding_window"):
-    """A token at position p sees positions p - window + 1 … p; blocks wholly behind the window can be given back."""
-
-    manager: ClassVar[str] = "inferir.runtime.kv.managers:SlidingWindowManager"
-
-    window: int
-
-    @property
-    def reach(self) -> int | None:
-        return self.window
+Kind = type[KVCacheSpec] | type[Reads]
 
 
 def _check(kind: Any) -> str | None:
-    derived = isinstance(kind, type) and issubclass(kind, KVCacheSpec) and issubclass(kind, msgspec.Struct)
-    return None if derived else "it is not a struct derived from KVCacheSpec"
+    derived = isinstance(kind, type) and issubclass(kind, (KVCacheSpec, Reads)) and issubclass(kind, msgspec.Struct)
+    return None if derived else "it is not a struct derived from KVCacheSpec or Reads"
 
 
-KV_KINDS: PluginRegistry[type[KVCacheSpec]] = PluginRegistry("kv", "KV cache kind", ArtifactError, _check)
-KV_KINDS.add("full_attention", FullAttentionSpec)
-KV_KINDS.add("sliding_window", SlidingWindowSpec)
+KV_KINDS: PluginRegistry[Kind] = PluginRegistry("kv", "KV cache kind", ArtifactError, _check)
+KV_KINDS.add("attention", AttentionSpec)
+KV_KINDS.add("full_attention", FullAttention)
+KV_KINDS.add("sliding_window", SlidingWindow)
 
 
 def decode_spec(type_: type, record: Any) -> Any:
-    """Decoding hook of msgspec: a spec from its record. Raises `ArtifactError` for a kind that is not registered."""
-    if type_ is not KVCacheSpec:
+    """Decoding hook of msgspec: a spec or a rule from its record. Raises `ArtifactError` for a kind that is not
+    registered.
+    """
+    if type_ not in (KVCacheSpec, Reads):
         raise NotImplementedError(type_.__name__)
     kind = record.get("type") if isinstance(record, dict) else None
     try:
-        return msgspec.convert(record, KV_KINDS.get(str(kind)))
+        found = KV_KINDS.get(str(kind))
+        if not issubclass(found, type_):
+            raise ArtifactError(f"the KV cache kind {kind!r} is not derived from {type_.__name__}")
+        return msgspec.convert(record, found, dec_hook=decode_spec)
     except ArtifactError as error:
-        raise ArtifactError(f"manifest.json: {error}") from None
+        raise ArtifactError(f"manifest.json: {str(error).removeprefix('manifest.json: ')}") from None
+
+
+def parse_reads(text: str) -> Reads | None:
+    """The rule in a graph's text (see `Reads.__str__`), None if it has not the form of one. Raises `IRError`."""
+    form = re.fullmatch(r"([a-z]\w*)(?:\((\d+(?:,\d+)*)\))?", text)
+    if form is None:
+        return None
+    values = [int(v) for v in form[2].split(",")] if form[2] else []
+    try:
+        rule = KV_KINDS.get(form[1])(*values)
+    except (ArtifactError, TypeError) as error:
+        raise IRError(f"{text}: {error}") from None
+    if not isinstance(rule, Reads):
+        raise IRError(f"{text} does not say what tokens read")
+    return rule

@@ -15,7 +15,7 @@ from inferir.ir.contract.symbols import COUNTED, Limits
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.dtypes import DType
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version of the schema; a reader accepts exactly its own."""
 
 ALIGNMENT = 64

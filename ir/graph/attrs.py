@@ -7,7 +7,7 @@ from typing import Any
 
 from inferir.ir.errors import IRError
 
-AttrValue = Any  # None | bool | int | float | str | DType | Dim | tuple of these | Graph
+AttrValue = Any  # None | bool | int | float | str | DType | Dim | Reads | tuple of these | Graph
 
 
 class Attrs(Mapping[str, AttrValue]):

@@ -6,6 +6,7 @@ import json
 import math
 import re
 
+from inferir.ir.contract.kv_specs import parse_reads
 from inferir.ir.errors import IRError, ParseError
 from inferir.ir.graph.attrs import Attrs, AttrValue
 from inferir.ir.graph.dims import Dim, parse_dim
@@ -229,7 +230,11 @@ class _Parser:
             return int(text)
         if _FLOAT.match(text):
             return {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}.get(text) or float(text)
-        return self.dim(text)
+        try:
+            reads = parse_reads(text)
+        except IRError as error:
+            raise self._fail(str(error)) from None
+        return self.dim(text) if reads is None else reads
 
     def dim(self, text: str) -> Dim:
         try:

@@ -5,8 +5,9 @@
       %1 = tensor.embedding(%w, %ids) : f32[T, 64] @ "model.embed:aten.embedding"
     }
 
-An attribute holds none, true, false, a number, a JSON string, an element type, a dimension, a tuple of these, or a
-nested graph. A graph or input whose name is no plain word has that name as a JSON string: `%a_b as "a/b": f32[T]`.
+An attribute holds none, true, false, a number, a JSON string, an element type, a dimension, what a token reads
+(`sliding_window(512)`), a tuple of these, or a nested graph. A graph or input whose name is no plain word has that name
+as a JSON string: `%a_b as "a/b": f32[T]`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import re
 
+from inferir.ir.contract.kv_reads import Reads
 from inferir.ir.graph.attrs import AttrValue
 from inferir.ir.graph.dims import dim_str
 from inferir.ir.graph.dtypes import DType
@@ -91,6 +93,8 @@ class _Printer:
             return json.dumps(value)
         if isinstance(value, DType):
             return value.value
+        if isinstance(value, Reads):
+            return str(value)
         if isinstance(value, tuple):
             return "(" + ", ".join(self._attr(v, inner) for v in value) + ")"
         return dim_str(value)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from inferir.ir.contract.kv_reads import FullAttention, Reads
 from inferir.ir.contract.kv_specs import kpack
 from inferir.ir.contract.split_kv import ITEM_WIDTH
 from inferir.ir.graph.attrs import Attrs
@@ -28,9 +29,9 @@ def _attention_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _softmax_rows(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, position: torch.Tensor, attrs: Attrs
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, first: int, attrs: Attrs
 ) -> torch.Tensor:
-    """q [n, H, D] at absolute `position` [n] against k, v [m, Hk, D] at positions 0..m-1; float32 inside."""
+    """q [n, H, D] at positions from `start` on against k, v [m, Hk, D] at positions from `first`; float32 inside."""
     import torch
 
     group = q.shape[1] // k.shape[1]
@@ -39,21 +40,17 @@ def _softmax_rows(
     scores = torch.einsum("nhd,mhd->hnm", q.float(), k) * attrs["scale"]
     if attrs["softcap"]:
         scores = torch.tanh(scores / attrs["softcap"]) * attrs["softcap"]
-    j = torch.arange(k.shape[0])[None]
-    keep = j <= position[:, None]
-    if attrs["window"]:
-        keep &= j > position[:, None] - attrs["window"]
+    position, j = start + torch.arange(q.shape[0])[:, None], first + torch.arange(k.shape[0])[None]
+    keep = (j <= position) & (j >= attrs["reads"].first(position))
     scores = scores.masked_fill(~keep, -math.inf)
     return torch.einsum("hnm,mhd->nhd", scores.softmax(-1), v).to(q.dtype)
 
 
 def _attention_eval(attrs: Attrs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return _softmax_rows(q, k, v, torch.arange(q.shape[0]), attrs)
+    return _softmax_rows(q, k, v, 0, 0, attrs)
 
 
-_COMMON = {"scale": float, "window": int, "softcap": float}
+_COMMON = {"scale": float, "reads": Reads, "softcap": float}
 
 define(
     OpDef(
@@ -62,11 +59,11 @@ define(
         _attention_type,
         _attention_eval,
         attrs={**_COMMON, "causal": bool, "layer": int},
-        defaults={"window": 0, "softcap": 0.0, "causal": True},
+        defaults={"reads": FullAttention(), "softcap": 0.0, "causal": True},
         mixes_rows=True,
         doc="softmax(scale · q kᵀ) v within one sequence of T tokens. q [T, H, D], k [T, Hk, D], v [T, Hk, Dv] -> "
-        "[T, H, Dv]; query head h reads key-value head h // (H / Hk). window w > 0: a token sees itself and the w - 1 "
-        "before it. softcap c > 0: c · tanh(s / c).",
+        "[T, H, Dv]; query head h reads key-value head h // (H / Hk). reads: the positions that a token sees "
+        "(`inferir.ir.contract.kv_reads`). softcap c > 0: c · tanh(s / c).",
     )
 )
 
@@ -98,9 +95,8 @@ def _paged_eval(
         blocks = tables[seq, : -(-total // bs)].long()
         k = kc[blocks].permute(0, 3, 1, 2, 4).reshape(-1, kc.shape[1], q.shape[2])[:total]
         v = vc[blocks].permute(0, 2, 4, 1, 3).reshape(-1, vc.shape[1], vc.shape[3])[:total]
-        where = torch.arange(position, total)
-        first = max(0, position - attrs["window"] + 1) if attrs["window"] else 0
-        out[row : row + count] = _softmax_rows(q[row : row + count], k[first:], v[first:], where - first, attrs)
+        first = max(0, attrs["reads"].first(position))
+        out[row : row + count] = _softmax_rows(q[row : row + count], k[first:], v[first:], position, first, attrs)
     return out
 
 
@@ -111,7 +107,7 @@ define(
         _paged_type,
         _paged_eval,
         attrs={**_COMMON, "kv_heads": int, "block_size": int, "layer": int},
-        defaults={"window": 0, "softcap": 0.0},
+        defaults={"reads": FullAttention(), "softcap": 0.0},
         mixes_rows=True,
         in_memory=5,
         anchor="attention",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
-from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from inferir.ir.contract.kv_specs import AttentionSpec, KVCacheSpec
 from inferir.ir.errors import IRError
 from inferir.ir.graph.dims import NB
 from inferir.ir.graph.dtypes import DType
@@ -24,9 +24,9 @@ _INDEX_INPUTS = ("ids", "positions")
 @dataclass(frozen=True)
 class InsertKv:
     """Groups layers by the cache they need, which the context gets to know, and adds their step inputs: per group slots
-    [T] and block tables [S, MB], per reach work items [A, 6] (i32), and the caches of every layer. Keys and values are
-    written to the caches, which become outputs, and attention reads them. `ids` and `positions` become i32. Scale,
-    window and softcap of every layer are kept.
+    [T] and block tables [S, MB], per rule of what tokens read work items [A, 6] (i32), and the caches of every layer.
+    Keys and values are written to the caches, which become outputs, and attention reads them. `ids` and `positions`
+    become i32. Scale, softcap and the rule of every layer are kept.
     """
 
     block_size: int
@@ -83,15 +83,14 @@ class InsertKv:
 
     def _spec(self, node: Node) -> KVCacheSpec:
         k, v = (x.type for x in node.operands[1:])
-        window = node.attrs["window"]
-        sizes: dict[str, Any] = {
-            "block_size": self.block_size,
-            "kv_heads": k.shape[1],
-            "head_dim": k.shape[2],
-            "value_dim": v.shape[2],
-            "dtype": k.dtype,
-        }
-        spec = SlidingWindowSpec(window=window, **sizes) if window else FullAttentionSpec(**sizes)
+        spec = AttentionSpec(
+            block_size=self.block_size,
+            kv_heads=int(k.shape[1]),
+            head_dim=int(k.shape[2]),
+            value_dim=int(v.shape[2]),
+            dtype=k.dtype,
+            reads=node.attrs["reads"],
+        )
         try:
             _ = spec.tensors
         except IRError as error:
@@ -113,7 +112,7 @@ class InsertKv:
             written[name] = b.op(
                 "kv.write", inputs[name], x, inputs[group.slots], role=tensor.role, block_size=self.block_size
             )
-        attrs = {key: node.attrs[key] for key in ("scale", "window", "softcap", "layer")}
+        attrs = {key: node.attrs[key] for key in ("scale", "reads", "softcap", "layer")}
         return b.op(
             "attn.paged",
             operands[0],

@@ -10,6 +10,8 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from inferir.ir.contract.kv_groups import KVCacheGroup, plan_slabs, sequence_blocks
 from inferir.ir.contract.kv_specs import KVCacheSpec, KVTensor
 
@@ -51,8 +53,17 @@ def group_layers(specs: Mapping[int, KVCacheSpec], max_model_len: int) -> tuple[
 
 def _kept_as(spec: KVCacheSpec, all_specs: Iterable[KVCacheSpec], tokens: int) -> KVCacheSpec:
     """The spec of the furthest reach that covers `spec` and keeps no more of a sequence of that length."""
-    found = [s for s in all_specs if s.covers(spec) and s.blocks(tokens) <= spec.blocks(tokens)]
-    return max(found, key=lambda s: math.inf if s.reach is None else s.reach)
+    found = [
+        s for s in dict.fromkeys(all_specs) if s.blocks(tokens) <= spec.blocks(tokens) and _covers(s, spec, tokens)
+    ]
+    return max(found, key=lambda s: s.reads.reach or math.inf)
+
+
+def _covers(kept: KVCacheSpec, spec: KVCacheSpec, tokens: int) -> bool:
+    """Whether a layer of `spec` finds all that it reads where blocks are kept for another spec."""
+    position = np.arange(tokens + 1)
+    mine, its = (np.maximum(0, s.reads.first(position)) for s in (kept, spec))
+    return kept.block_size == spec.block_size and kept.tensors == spec.tensors and bool(np.all(mine <= its))
 
 
 def _sizes(counts: Iterable[int]) -> list[int]:
@@ -65,8 +76,8 @@ def _parts(layers: list[int], most: int) -> list[tuple[int, ...]]:
 
 
 def _named(groups: list[KVCacheGroup]) -> tuple[KVCacheGroup, ...]:
-    """The groups with inputs of their own; work items are shared by those whose tokens read equally far."""
-    reaches = list(dict.fromkeys(g.spec.reach for g in groups))
+    """The groups with inputs of their own; work items are shared by those whose tokens read the same."""
+    rules = list(dict.fromkeys(g.spec.reads for g in groups))
 
     def name(base: str, number: int, of: int) -> str:
         return base if of == 1 else f"{base}.{number}"
@@ -77,7 +88,7 @@ def _named(groups: list[KVCacheGroup]) -> tuple[KVCacheGroup, ...]:
             layers=group.layers,
             block_tables=name("block_tables", i, len(groups)),
             slots=name("slots", i, len(groups)),
-            items=name("attn_items", reaches.index(group.spec.reach), len(reaches)),
+            items=name("attn_items", rules.index(group.spec.reads), len(rules)),
         )
         for i, group in enumerate(groups)
     )

@@ -2,12 +2,13 @@
 
 A row of a table need not begin at the sequence's first position. Where tokens read a bounded number of positions it
 begins with the first split (`inferir.ir.contract.split_kv`) that the step's first token reads, and kernels count
-positions, splits included, from there: so they see nothing of what lies behind the window, and results are the same,
-for they depend on absolute positions through splits only. Splits are whole blocks.
+positions, splits included, from there: so they see nothing of what lies before, and results are the same, for they
+depend on absolute positions through splits and periods (`Reads.period`) only. Splits are whole blocks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,15 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
+from inferir.ir.contract.kv_reads import Reads
 from inferir.ir.contract.split_kv import SPLIT
 from inferir.runtime.requests.request import Request
 
 Array = npt.NDArray[Any]
 
 
-def table_start(reach: int | None, position: Array) -> Array:
+def table_start(reads: Reads, position: Array) -> Array:
     """The positions that tables of sequences begin with whose first tokens of the step are at `position`."""
-    return np.zeros_like(position) if reach is None else np.maximum(0, position - reach + 1) // SPLIT * SPLIT
+    if not reads.period:
+        return np.zeros_like(position)
+    unit = math.lcm(SPLIT, reads.period)
+    first: Array = np.maximum(0, reads.first(position))
+    return first // unit * unit
 
 
 class BlockTables:
@@ -36,7 +42,7 @@ class BlockTables:
         self, inputs: Mapping[str, Array], groups: tuple[KVCacheGroup, ...], max_seqs: int, block_size: int
     ) -> None:
         self._block_size = block_size
-        self._reach = [g.spec.reach for g in groups]
+        self._reads = [g.spec.reads for g in groups]
         self._tables = [inputs[g.block_tables] for g in groups]
         self._slots = [inputs[g.slots] for g in groups]
         self._start = np.zeros((len(groups), max_seqs), np.int64)  # first block of every row
@@ -68,10 +74,10 @@ class BlockTables:
 
     def move_on(self, requests: list[Request], row: Array, position: Array) -> None:
         """Let the tables of requests in these rows begin where tokens from `position` [requests] on need them to."""
-        for index, reach in enumerate(self._reach):
-            if reach is None:
+        for index, reads in enumerate(self._reads):
+            if not reads.period:
                 continue
-            start = table_start(reach, position) // self._block_size
+            start = table_start(reads, position) // self._block_size
             for i in np.flatnonzero(start != self._start[index, row]).tolist():
                 ids = requests[i].blocks[index].ids[int(start[i]) :]
                 self._start[index, row[i]] = start[i]

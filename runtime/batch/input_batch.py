@@ -77,7 +77,7 @@ class InputBatch:
         self._free_rows = list(range(max_seqs))  # a heap: the lowest row first keeps S small
         self._used_rows: set[int] = set()
         self._tokens = np.zeros((max_seqs, max_model_len), np.int32)
-        items = {g.items: (self._inputs[g.items], g.spec.reach) for g in groups if g.items is not None}
+        items = {g.items: (self._inputs[g.items], g.spec.reads) for g in groups if g.items is not None}
         self._items = AttentionItems(list(items.values()), executor.splitting)
         self._sampling = SamplingRows(executor.inputs, max_seqs)
         self._prompt = np.zeros(max_seqs, np.int32)  # lengths of prompts

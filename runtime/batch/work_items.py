@@ -6,6 +6,7 @@ no bit of the result, so the choice may depend on threads and on what else is in
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inferir.ir.contract.kv_reads import Reads
 from inferir.ir.contract.split_kv import ITEM_WIDTH, SPLIT, Splitting, split_count
 from inferir.runtime.batch.block_tables import table_start
 
@@ -32,7 +34,7 @@ class _Placed:
 
 @dataclass(frozen=True)
 class StepItems:
-    """Items in place, for every reach: how many, and how many to merge."""
+    """Items in place, for every rule of reading: how many, and how many to merge."""
 
     total: int
     merges: int
@@ -40,13 +42,13 @@ class StepItems:
 
 
 class AttentionItems:
-    """Fills the inputs with work items [A, ITEM_WIDTH], one for every reach: how many positions a token reads.
+    """Fills the inputs with work items [A, ITEM_WIDTH], one for every rule of what a token reads.
 
     All of them have the same number of items, and as many to merge, for a step has these counts once: items of no
     tokens, which do nothing, fill up what is missing.
     """
 
-    def __init__(self, items: Sequence[tuple[Array, int | None]], splitting: Splitting) -> None:
+    def __init__(self, items: Sequence[tuple[Array, Reads]], splitting: Splitting) -> None:
         self._items = items
         self._splitting = splitting
 
@@ -59,8 +61,8 @@ class AttentionItems:
         tokens = np.minimum(tile, count[seq] - skipped)
         columns = np.stack([row[seq], offset[seq] + skipped, tokens, start[seq] + skipped, seq, seq, seq], axis=1)
         found = []
-        for _, reach in self._items:
-            begin = table_start(reach, start)
+        for _, reads in self._items:
+            begin = table_start(reads, start)
             mine = columns.copy()
             mine[:, 3] -= begin[seq]
             found.append((begin, *self._cut(mine)))
@@ -85,10 +87,14 @@ class AttentionItems:
 
     def steps(self, position: Array) -> int:
         """For how many steps, this one included, items and tables of tokens at `position` are right: until a token is
-        the first of a split, or the first that reads nothing of one.
+        the first of a split, or a table begins further on.
         """
-        behind = [0 if reach is None else reach - 1 for _, reach in self._items]
-        return min(int((SPLIT - (position - b) % SPLIT).min()) for b in {0, *behind})
+        steps = int((SPLIT - position % SPLIT).min())
+        for reads in (reads for _, reads in self._items if reads.period):
+            begin = table_start(reads, position)
+            later = range(1, steps)
+            steps = 1 + bisect_left(later, True, key=lambda n: bool((table_start(reads, position + n) != begin).any()))
+        return steps
 
     def _cut(self, columns: Array) -> tuple[Array, int]:
         """Items, with their sequence behind the fields, and how many of them, the first ones, are to be merged."""

@@ -1,6 +1,6 @@
-"""Which blocks a sequence holds, by kind of cache.
+"""Which blocks a sequence holds.
 
-A spec names its manager (`KVCacheSpec.manager`); one that says nothing has that of its base class.
+A spec names its manager (`KVCacheSpec.manager`); for one that says nothing the manager here keeps what its tokens read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inferir.ir.contract.kv_specs import NULL_BLOCK, KVCacheSpec, SlidingWindowSpec
+from inferir.ir.contract.kv_specs import NULL_BLOCK, KVCacheSpec
 from inferir.ir.errors import EngineError
 from inferir.runtime.kv.block_pool import BlockPool
 
@@ -30,15 +30,19 @@ class BlockTable:
 
 
 class KVManager:
-    """Block bookkeeping for one spec; the base keeps every block until the sequence is freed."""
+    """Block bookkeeping for one spec: a sequence keeps the blocks that its later tokens read. Those before are given
+    back, and the null block takes their places.
+    """
 
     def __init__(self, spec: KVCacheSpec, pool: BlockPool) -> None:
         self.block_size = spec.block_size
+        self._first_block = spec.first_block
+        self._reach = spec.reads.reach
         self._pool = pool
 
     def ready(self, table: BlockTable, computed: int, tokens: int) -> bool:
         """Whether `table` holds all that positions `computed` … tokens - 1 need, and nothing to give back."""
-        return len(table.ids) * self.block_size >= tokens
+        return self._first_block(computed) <= table.first and len(table.ids) * self.block_size >= tokens
 
     def missing(self, table: BlockTable, tokens: int) -> int:
         """Blocks that `table` lacks to hold positions 0 … tokens - 1."""
@@ -55,10 +59,23 @@ class KVManager:
 
     def forget(self, table: BlockTable, computed: int) -> None:
         """Give back blocks that no position from `computed` on will read."""
+        keep = min(self._first_block(computed), len(table.ids))
+        if keep > table.first:
+            self._pool.release(table.ids[table.first : keep])
+            table.ids[table.first : keep] = [NULL_BLOCK] * (keep - table.first)
+            table.first = keep
+            table.changed = True
 
     def longest_hit(self, find: Find, limit: int) -> int:
         """The largest n up to `limit` such that all that the token after the first n blocks reads is cached."""
-        return next((j for j in range(limit) if find(j) is None), limit)
+        blocks = limit
+        while blocks:
+            needed = range(blocks - 1, self._first_needed(blocks) - 1, -1)
+            gap = next((j for j in needed if find(j) is None), None)
+            if gap is None:
+                return blocks
+            blocks = gap  # every hit between reads the missing block too
+        return 0
 
     def attach(self, table: BlockTable, find: Find, blocks: int) -> None:
         """Let an empty `table` hold the cached blocks of a hit of `blocks` blocks."""
@@ -73,8 +90,10 @@ class KVManager:
             table.ids.append(block)
 
     def _first_needed(self, blocks: int) -> int:
-        """The first of `blocks` blocks that the token after them reads."""
-        return 0
+        """The first of `blocks` blocks that the token after them reads; the last where it reads none, for a hit must be
+        one.
+        """
+        return min(self._first_block(blocks * self.block_size), max(0, blocks - 1))
 
     def free(self, table: BlockTable) -> None:
         """Give back every block, the last one first, so that a shared beginning is reused last."""
@@ -85,57 +104,15 @@ class KVManager:
 
     def peak(self, tokens: int, step_tokens: int) -> int:
         """The most blocks a sequence of `tokens` tokens ever holds if a step computes at most `step_tokens` of it."""
-        return -(-tokens // self.block_size)
-
-
-class FullAttentionManager(KVManager):
-    """Keeps everything."""
-
-
-class SlidingWindowManager(KVManager):
-    """Gives back the blocks that lie wholly behind the window and puts the null block in their place."""
-
-    def __init__(self, spec: SlidingWindowSpec, pool: BlockPool) -> None:
-        super().__init__(spec, pool)
-        self.window = spec.window
-
-    def ready(self, table: BlockTable, computed: int, tokens: int) -> bool:
-        seen = (computed - self.window + 1) // self.block_size
-        return seen <= table.first and super().ready(table, computed, tokens)
-
-    def forget(self, table: BlockTable, computed: int) -> None:
-        keep = min(max(0, computed - self.window + 1) // self.block_size, len(table.ids))
-        if keep > table.first:
-            self._pool.release(table.ids[table.first : keep])
-            table.ids[table.first : keep] = [NULL_BLOCK] * (keep - table.first)
-            table.first = keep
-            table.changed = True
-
-    def longest_hit(self, find: Find, limit: int) -> int:
-        blocks = limit
-        while blocks:
-            needed = range(blocks - 1, self._first_needed(blocks) - 1, -1)
-            gap = next((j for j in needed if find(j) is None), None)
-            if gap is None:
-                return blocks
-            blocks = gap  # every hit between reads the missing block too
-        return 0
-
-    def _first_needed(self, blocks: int) -> int:
-        if blocks == 0:
-            return 0
-        behind = max(0, blocks * self.block_size - self.window + 1) // self.block_size
-        return min(behind, blocks - 1)  # a window of one token reads nothing, yet a hit must be one
-
-    def peak(self, tokens: int, step_tokens: int) -> int:
-        span = min(self.window - 1 + step_tokens, tokens)
-        return min(super().peak(tokens, step_tokens), -(-(span - 1) // self.block_size) + 1)
+        whole = -(-tokens // self.block_size)
+        if self._reach is None:
+            return whole
+        span = min(self._reach - 1 + step_tokens, tokens)
+        return min(whole, -(-(span - 1) // self.block_size) + 1)
 
 
 def manager_for(spec: KVCacheSpec, pool: BlockPool) -> KVManager:
-    """The manager that the kind of `spec` names. Raises `EngineError` if it names none."""
+    """The manager that the kind of `spec` names."""
     module, _, name = spec.manager.partition(":")
-    if not module:
-        raise EngineError(f"no KV cache manager for {type(spec).__name__}")
     manager: type[KVManager] = getattr(importlib.import_module(module), name)
     return manager(spec, pool)

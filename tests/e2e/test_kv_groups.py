@@ -142,7 +142,7 @@ def llm(artifact: Path) -> Iterator[LLM]:
 
 def test_layers_are_grouped_by_what_they_keep(artifact: Path) -> None:
     groups = read_manifest(artifact).kv
-    windows = {layer: g.spec.reach or 0 for g in groups for layer in g.layers}
+    windows = {layer: g.spec.reads.reach or 0 for g in groups for layer in g.layers}
     assert tuple(windows[layer] for layer in range(len(WINDOWS))) == WINDOWS
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from draw_bodies import draw_operands
 
+from inferir.ir.contract.kv_reads import FullAttention, SlidingWindow
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.dtypes import DType, torch_dtype
 from inferir.ir.graph.graph import Builder, Graph, Provenance, Value, structural_text
@@ -235,7 +236,14 @@ class TinyModel:
         rows = [
             self.view(self.op("permute", t, perm=(0, 2, 1, 3)), T, int(t.type.shape[1]), self.size) for t in (q, k, v)
         ]
-        o = self.b.op("attn.attention", *rows, loc=self.b.loc, scale=self.size**-0.5, window=3 * (i % 2), layer=i)
+        o = self.b.op(
+            "attn.attention",
+            *rows,
+            loc=self.b.loc,
+            scale=self.size**-0.5,
+            reads=SlidingWindow(3) if i % 2 else FullAttention(),
+            layer=i,
+        )
         x = self.op(
             "add", x, self.linear(self.view(o, 1, T, self.heads * self.size), f"layers.{i}.attn.o", self.hidden)
         )

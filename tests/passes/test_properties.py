@@ -13,7 +13,9 @@ GOOD = """graph @g(%x: f32[T, 4], %rows: i32[R]) -> (%2 as "logits", %3 as "toke
   %2 = tensor.gather_rows(%4, %rows) : f32[R, 4]
   %3 = tensor.argmax(%2) {dim=1, keepdim=false} : i32[R]
 }"""
-ATTENTION = "attn.attention(%5, %5, %5) {causal=true, layer=0, scale=1.0, softcap=0.0, window=0} : f32[T, 1, 4]"
+ATTENTION = (
+    "attn.attention(%5, %5, %5) {causal=true, layer=0, reads=full_attention, scale=1.0, softcap=0.0} : f32[T, 1, 4]"
+)
 
 PAGED = f"""%5 = tensor.view(%x) {{shape=(T, 1, 4)}} : f32[T, 1, 4]
   %6 = {ATTENTION}

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from window_rule import reads
 
 from inferir.ir.contract import split_kv as attn_split
 from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.kv_groups import KVCacheGroup
-from inferir.ir.contract.kv_specs import FullAttentionSpec, SlidingWindowSpec
+from inferir.ir.contract.kv_specs import AttentionSpec
 from inferir.ir.contract.split_kv import ITEM_WIDTH, Splitting
 from inferir.ir.contract.step_inputs import DRAW_INPUTS, WORDS, mask_words
 from inferir.ir.contract.symbols import StepCounts
@@ -221,7 +222,7 @@ def make_engine(
     size: dict[str, Any] = {"block_size": BLOCK, "kv_heads": 1, "head_dim": 2, "value_dim": 2, "dtype": DType.F32}
     groups = tuple(
         KVCacheGroup(
-            spec=SlidingWindowSpec(**size, window=w) if w else FullAttentionSpec(**size),
+            spec=AttentionSpec(**size, reads=reads(w)),
             layers=(i,),
             block_tables=f"block_tables{i or ''}",
             slots=f"slots{i or ''}",

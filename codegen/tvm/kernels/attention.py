@@ -1,4 +1,4 @@
-"""Paged attention: softmax(q kᵀ · scale) v over the blocks of a KV cache, causal, optionally windowed and soft-capped.
+"""Paged attention: softmax(q kᵀ · scale) v over the blocks of a KV cache, causal, optionally soft-capped.
 
 Layouts (kp is 2 for bf16, 1 for f32; a block holds `block_size` tokens, a multiple of 16)::
 
@@ -40,7 +40,8 @@ from inferir.codegen.tvm.kernels.attention_parts import (
 )
 from inferir.codegen.tvm.kernels.attention_softmax import update_softmax
 from inferir.codegen.tvm.kernels.microkernel import micro_kernel
-from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Writer, entry_head
+from inferir.codegen.tvm.source import ChunkKernel, IndexText, Param, PrivateFunction, Writer, entry_head
+from inferir.ir.contract.kv_reads import Reads
 from inferir.ir.contract.split_kv import ITEM_WIDTH, SPLIT
 from inferir.ir.errors import CodegenError
 
@@ -112,7 +113,7 @@ def attention_kernels(
     head_dim: int,
     v_dim: int,
     block_size: int,
-    window: int,
+    reads: Reads,
     softcap: float,
     scale: float,
     dtype: str,
@@ -126,8 +127,9 @@ def attention_kernels(
 
     Both have the parameters q, kcache, vcache, block_tables, attn_items, out, workspace. q and the caches are int32
     pairs for bf16 (out is uint16), float32 for f32. The workspace holds `workspace_bytes`. Row strides count elements.
-    `tile_tokens` is the most tokens of a work item; `max_blocks_per_seq` the row length of block_tables; window 0 means
-    none, softcap 0 none. Raises `CodegenError` naming the kernel for sizes it cannot take.
+    `tile_tokens` is the most tokens of a work item; `max_blocks_per_seq` the row length of block_tables, which begin at
+    a multiple of `reads.period`; softcap 0 means none. Raises `CodegenError` naming the kernel for sizes that it cannot
+    take.
     """
     s = AttentionShape(heads, kv_heads, head_dim, v_dim, block_size, dtype)
     _check(name, s, scale, q_row_stride)
@@ -135,7 +137,7 @@ def attention_kernels(
     score = {h: scores(s, h, features, rows.one_token(h)) for h in rows.heights}
     weigh = {h: weighted_sum(s, h, features, rows.one_token(h)) for h in rows.heights}
     load, clear, merge, store, finish = load_queries(s), clear_rows(s), merge_rows(s), store_rows(s), finish_rows(s)
-    softmax = update_softmax(name, s, window=window, softcap=softcap, scale=scale)
+    softmax = update_softmax(name, s, reads=reads, softcap=softcap, scale=scale)
     at = _scratch(s, rows.heights[0])
     params = (
         *(Param(p, s.memory) for p in ("q", "kcache", "vcache")),
@@ -150,9 +152,9 @@ def attention_kernels(
             w.line(f'{p.name}_b = T.decl_buffer((1,), "{p.dtype}", data={p.name})')
         w.line('SCRATCH = T.decl_buffer((1,), "float32", data=scratch)')
         _read_item(w, s, rows)
-        _later_piece(w, s, rows, window, max_blocks_per_seq)
+        _later_piece(w, s, rows, reads, max_blocks_per_seq)
         with w.block("for t in range(tiles):"):
-            _tile_bounds(w, window)
+            _tile_bounds(w, reads)
             stride = q_row_stride // s.pair
             q = f"q_b[T.cast(row, 'int64') * {stride} + T.cast(first_head, 'int64') * {s.words}]"
             w.line(f"T.evaluate(Mod.{load.name}(T.address_of({q}), {at.queries}, height, group, {stride}))")
@@ -206,18 +208,22 @@ def _read_item(w: Writer, s: AttentionShape, rows: _Rows) -> None:
     w.line("longer: T.let[T.int32] = count - low * tiles")
 
 
-def _later_piece(w: Writer, s: AttentionShape, rows: _Rows, window: int, max_blocks_per_seq: int) -> None:
+def _later_piece(w: Writer, s: AttentionShape, rows: _Rows, reads: Reads, max_blocks_per_seq: int) -> None:
     """The index in K of what the chunk `later` reads first."""
     per_item = s.kv_heads * rows.parts
     w.line(f"another: T.let[T.int32] = T.min(later, n_a * {per_item} - 1)")
     w.line(f"its_item: T.let[T.int32] = T.truncdiv(another, {per_item}) * {ITEM_WIDTH}")
     w.line(f"its_head: T.let[T.int32] = T.truncmod(T.truncdiv(another, {rows.parts}), {s.kv_heads})")
-    begin = f"T.max(attn_items_b[its_item + 4], 0) * {SPLIT}"
-    if window:
-        begin = f"T.max({begin}, attn_items_b[its_item + 3] - {window - 1})"
+    begin = _not_before(f"T.max(attn_items_b[its_item + 4], 0) * {SPLIT}", reads, "attn_items_b[its_item + 3]")
     block = f"T.truncdiv({begin}, {s.block_size})"
     w.line(f"its_block: T.let[T.int32] = block_tables_b[attn_items_b[its_item] * {max_blocks_per_seq} + {block}]")
     w.line(f"later_k: T.let[T.int64] = {_piece(s, 'its_block', 'its_head', s.words * s.block_size)}")
+
+
+def _not_before(begin: str, reads: Reads, position: str) -> str:
+    """`begin`, or what the token at `position` reads first if that is later."""
+    first = reads.first(IndexText(position))
+    return f"T.max({begin}, {first})" if isinstance(first, IndexText) else begin
 
 
 def _piece(s: AttentionShape, block: str, head: str, size: int) -> str:
@@ -225,7 +231,7 @@ def _piece(s: AttentionShape, block: str, head: str, size: int) -> str:
     return f"(T.cast({block}, 'int64') * {s.kv_heads} + T.cast({head}, 'int64')) * {size}"
 
 
-def _tile_bounds(w: Writer, window: int) -> None:
+def _tile_bounds(w: Writer, reads: Reads) -> None:
     """Row tile `t`: its rows, the position of its first token, the positions begin .. end that it sees of the item's
     splits, the segments that they lie in, and whether these are of several splits."""
     w.line("first: T.let[T.int32] = t * low + T.min(t, longer)")
@@ -236,7 +242,7 @@ def _tile_bounds(w: Writer, window: int) -> None:
     w.line(f"low_split: T.let[T.int32] = T.max(split, 0) * {SPLIT}")
     w.line(f"high_split: T.let[T.int32] = T.Select(split >= 0, low_split + {SPLIT}, position + tokens)")
     w.line("end: T.let[T.int32] = T.min(position + tokens, high_split)")
-    w.line(f"begin: T.let[T.int32] = {f'T.max(low_split, position - {window - 1})' if window else 'low_split'}")
+    w.line(f"begin: T.let[T.int32] = {_not_before('low_split', reads, 'position')}")
     w.line(f"from_segment: T.let[T.int32] = T.truncdiv(begin, {SEGMENT})")
     w.line(f"to_segment: T.let[T.int32] = T.max(from_segment, T.truncdiv(end + {SEGMENT - 1}, {SEGMENT}))")
     splits = f"T.truncdiv(to_segment - 1, {_SEGMENTS}) > T.truncdiv(from_segment, {_SEGMENTS})"

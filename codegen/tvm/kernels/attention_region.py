@@ -36,7 +36,7 @@ def lower(body: Graph, context: RegionContext) -> LoweredRegion:
         head_dim=head_dim,
         v_dim=v_dim,
         block_size=node.attrs["block_size"],
-        window=node.attrs["window"],
+        reads=node.attrs["reads"],
         softcap=node.attrs["softcap"],
         scale=node.attrs["scale"],
         dtype=dtype,

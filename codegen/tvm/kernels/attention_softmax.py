@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from inferir.codegen.tvm.kernels.attention_parts import SEGMENT, AttentionShape, function
 from inferir.codegen.tvm.llvm.llvm_lib import call
-from inferir.codegen.tvm.source import PrivateFunction, Writer, f32, splat
+from inferir.codegen.tvm.source import IndexText, PrivateFunction, Writer, f32, splat
+from inferir.ir.contract.kv_reads import Reads
 
 _LANE = "T.ramp(0, 1, 16)"
 _SUM = "T.ramp(r * 16, 1, 16)"
 _BF16_ONES = splat("T.int32(0x3F803F80)", 16)
 
 
-def update_softmax(name: str, s: AttentionShape, *, window: int, softcap: float, scale: float) -> PrivateFunction:
+def update_softmax(name: str, s: AttentionShape, *, reads: Reads, softcap: float, scale: float) -> PrivateFunction:
     """One online softmax step of every row over the score vectors from_vec .. to_vec (even) of the segment at `base`.
 
     Scores become weights 2^(score - maximum), 0 where masked; sums and maxima are brought to the new maximum, and the
@@ -22,7 +23,7 @@ def update_softmax(name: str, s: AttentionShape, *, window: int, softcap: float,
     still add up to one. Only vectors at the edges of what a row sees are masked. `scale` (positive) and log2(e) are not
     in stored scores but in the exponent, except with a soft cap.
     """
-    step = _Step(window, softcap, scale)
+    step = _Step(reads, softcap, scale)
     name = f"{name}_softmax"
     pointers = {p.upper(): (p, "float32") for p in ("scores", "factors", "sums", "maxima")}
     w = Writer()
@@ -47,9 +48,16 @@ def _score(vector: str) -> str:
 class _Step:
     """Writes the loops over one row r."""
 
-    window: int
+    reads: Reads
     softcap: float
     scale: float
+
+    @property
+    def first(self) -> IndexText | None:
+        """The first position that row r reads, counted as `last` within the segment; None where it reads all."""
+        shift: int | str = 0 if self.reads.period == 1 else "base"  # rules of period 1 hold within the segment, too
+        first = self.reads.first(IndexText("last") + shift)
+        return first - shift if isinstance(first, IndexText) else None
 
     @property
     def unit(self) -> float:
@@ -62,12 +70,14 @@ class _Step:
         for i in range(2):
             w.line(f'top{i} = T.alloc_buffer((16,), "float32")')
             w.line(f"top{i}[{_LANE}] = {f32(-math.inf, 16)}")
-        seen = f"T.shift_right(T.max(0, last - {self.window} + 16), 4)"
-        first = f"T.max(from_vec, T.bitwise_and({seen} + 1, -2))" if self.window else "from_vec"
+        first = "from_vec"
+        if self.first is not None:
+            seen = f"T.shift_right(T.max(0, {self.first + 15}), 4)"
+            first = f"T.max(from_vec, T.bitwise_and({seen} + 1, -2))"
         w.line(f"first_whole: T.let[T.int32] = T.min(to_vec, {first})")
         end = "T.bitwise_and(T.shift_right(T.max(0, last + 1), 4), -2)"
         w.line(f"end_whole: T.let[T.int32] = T.min(to_vec, T.max(first_whole, {end}))")
-        if self.window:
+        if self.first is not None:
             self._over_edges(w, "from_vec", "first_whole")
         self._over_whole(w)
         self._over_edges(w, "end_whole", "to_vec")
@@ -91,8 +101,8 @@ class _Step:
         with w.block(f"for v in T.serial({first}, {end}):"):
             w.line("lanes: T.let = T.ramp(v * 16, 1, 16)")
             visible = f"lanes <= {splat('last', 16)}"
-            if self.window:
-                visible = f"T.And({visible}, lanes > {splat(f'last - {self.window}', 16)})"
+            if self.first is not None:
+                visible = f"T.And({visible}, lanes > {splat(str(self.first - 1), 16)})"
             w.line(f"x: T.let = T.Select({visible}, {self._capped(_score('v'))}, {f32(-math.inf, 16)})")
             w.line(f"{_score('v')} = x")
             w.line(f"top0[{_LANE}] = {call('inf_vmax', 16, f'top0[{_LANE}]', 'x')}")

@@ -7,6 +7,7 @@ from typing import Any
 from inferir.frontend.capture.hooks import MaskSpec, resolve_window
 from inferir.frontend.capture.importer import Importer, Imports, Mask, rule
 from inferir.frontend.facts import LayerFacts
+from inferir.ir.contract.kv_reads import FullAttention, SlidingWindow
 from inferir.ir.graph.graph import Value
 
 
@@ -55,7 +56,8 @@ def _attention(
             softcap=softcap,
         )
     )
+    reads = SlidingWindow(window) if window else FullAttention()
     out = imp.op(
-        "attn.attention", query, key, value, scale=scale, window=window, softcap=softcap, causal=True, layer=layer
+        "attn.attention", query, key, value, scale=scale, reads=reads, softcap=softcap, causal=True, layer=layer
     )
     return imp.view(out, (1, *out.type.shape))

@@ -30,7 +30,11 @@ def kv_rows(groups: tuple[KVCacheGroup, ...], limits: Limits) -> Rows:
     sequence = f"for one sequence of {limits.max_model_len:,} tokens"
     rows = [
         ("KV cache", size(block), f"per block of {limits.block_size} tokens"),
-        ("", size(token), "per token" if all(g.spec.reach is None for g in groups) else "per token within all windows"),
+        (
+            "",
+            size(token),
+            "per token" if all(g.spec.reads.reach is None for g in groups) else "per token within all windows",
+        ),
         ("", size(found["kv_bytes_per_sequence"]), sequence),
     ]
     uses = sequence_use(groups, limits.max_model_len)
@@ -50,7 +54,8 @@ def kv_json(groups: tuple[KVCacheGroup, ...], limits: Limits) -> dict[str, Any]:
         "kv": [
             {
                 "kind": u.spec.kind,
-                "reach": u.spec.reach,
+                "reads": str(u.spec.reads),
+                "reach": u.spec.reads.reach,
                 "layers": u.layers,
                 "groups": u.groups,
                 "bytes_per_sequence": u.nbytes,

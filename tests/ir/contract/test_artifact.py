@@ -34,7 +34,8 @@ from inferir.ir.contract.artifact import (
     write_manifest,
 )
 from inferir.ir.contract.kv_groups import KVCacheGroup
-from inferir.ir.contract.kv_specs import FullAttentionSpec, SlidingWindowSpec, decode_spec
+from inferir.ir.contract.kv_reads import SlidingWindow
+from inferir.ir.contract.kv_specs import AttentionSpec, decode_spec
 from inferir.ir.contract.target import TARGETS
 from inferir.ir.errors import ArtifactError
 from inferir.ir.graph.dtypes import DType
@@ -68,7 +69,7 @@ def make(folder: Path, **changes: Any) -> Manifest:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    spec = FullAttentionSpec(block_size=16, kv_heads=2, head_dim=8, value_dim=8, dtype=DType.BF16)
+    spec = AttentionSpec(block_size=16, kv_heads=2, head_dim=8, value_dim=8, dtype=DType.BF16)
     fields: dict[str, Any] = {
         "model": ModelRecord(name="m", architecture="A", dtype=DType.BF16, vocab_size=9, hidden_size=8, num_layers=1),
         "target": TARGETS["x86-64-v3"],
@@ -113,7 +114,7 @@ class Latent(KVCacheSpec, msgspec.Struct, frozen=True, kw_only=True, tag="latent
 
 
 def test_specs_round_trip_by_tag() -> None:
-    window = SlidingWindowSpec(block_size=16, kv_heads=1, head_dim=4, value_dim=6, dtype=DType.F32, window=5)
+    window = AttentionSpec(block_size=16, kv_heads=1, head_dim=4, value_dim=6, dtype=DType.F32, reads=SlidingWindow(5))
     group = KVCacheGroup(spec=window, layers=(0, 2))
     assert msgspec.json.decode(msgspec.json.encode(group), type=KVCacheGroup, dec_hook=decode_spec) == group
     assert [(t.role, t.shape, t.nbytes) for t in window.tensors] == [
@@ -125,7 +126,7 @@ def test_specs_round_trip_by_tag() -> None:
 
 def test_a_kind_of_cache_that_nobody_brings_is_named() -> None:
     raw = b'{"spec":{"type":"latent","block_size":16},"layers":[0]}'
-    known = "manifest.json: unknown KV cache kind 'latent'; known: full_attention, sliding_window"
+    known = "manifest.json: unknown KV cache kind 'latent'; known: attention, full_attention, sliding_window"
     with pytest.raises(ArtifactError, match=known):
         msgspec.json.decode(raw, type=KVCacheGroup, dec_hook=decode_spec)
 
@@ -190,8 +191,8 @@ def test_missing_and_foreign_manifest(tmp_path: Path) -> None:
 
 
 def test_other_format_version(tmp_path: Path) -> None:
-    write_manifest(tmp_path, msgspec.structs.replace(make(tmp_path), format=3))
-    with pytest.raises(ArtifactError, match="format 3, this version of Inferir reads format 2"):
+    write_manifest(tmp_path, msgspec.structs.replace(make(tmp_path), format=2))
+    with pytest.raises(ArtifactError, match="format 2, this version of Inferir reads format 3"):
         read_manifest(tmp_path)
 
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from window_rule import reads
 
 from inferir.ir.errors import IRError
 from inferir.ir.graph.dims import MB, NB, A, S, T
@@ -25,7 +26,7 @@ def attention(
 ) -> torch.Tensor:
     b = Builder()
     ins = [b.input(n, TensorType((T, *t.shape[1:]), dtype)) for n, t in (("q", q), ("k", k), ("v", v))]
-    out = b.op("attn.attention", *ins, scale=D**-0.5, window=window, softcap=softcap, layer=0)
+    out = b.op("attn.attention", *ins, scale=D**-0.5, reads=reads(window), softcap=softcap, layer=0)
     result = interpret(Graph(tuple(ins), (out,)), {"q": q, "k": k, "v": v})["out0"]
     assert isinstance(result, torch.Tensor)
     return result
@@ -65,7 +66,14 @@ def paged_graph(dtype: DType, block: int, window: int, softcap: float) -> Graph:
     kc, vc = b.input("kc", cache_type("k", HK, D, block, dtype)), b.input("vc", cache_type("v", HK, DV, block, dtype))
     kn = b.op("kv.write", kc, k, slots, role="k", block_size=block)
     vn = b.op("kv.write", vc, v, slots, role="v", block_size=block)
-    attrs = {"scale": D**-0.5, "window": window, "softcap": softcap, "kv_heads": HK, "block_size": block, "layer": 0}
+    attrs = {
+        "scale": D**-0.5,
+        "reads": reads(window),
+        "softcap": softcap,
+        "kv_heads": HK,
+        "block_size": block,
+        "layer": 0,
+    }
     out = b.op("attn.paged", q, kn, vn, tables, items, **attrs)
     return Graph((q, k, v, slots, tables, items, kc, vc), (out, kn, vn), ("out", "kc", "vc"))
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from inferir.ir.contract.kv_reads import FullAttention
 from inferir.ir.errors import IRError
 from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import DType, from_torch
@@ -71,11 +72,11 @@ EXAMPLES: dict[str, tuple[Callable[[], tuple[torch.Tensor, ...]], dict[str, Any]
     "nn.softcap": (lambda: (rand(*X),), {"cap": 2.0}),
     "attn.attention": (
         lambda: (rand(ROWS, 2, 6), rand(ROWS, 2, 6), rand(ROWS, 2, 6)),
-        {**ATTENTION, "window": 0, "softcap": 0.0, "causal": True},
+        {**ATTENTION, "reads": FullAttention(), "softcap": 0.0, "causal": True},
     ),
     "attn.paged": (
         lambda: (rand(ROWS, 2, 6), rand(3, 2, 6, 8, 1), rand(3, 2, 8, 6, 1), ints(3, 1, 1), ITEMS),
-        {**ATTENTION, "window": 0, "softcap": 0.0, "kv_heads": 2, "block_size": 8},
+        {**ATTENTION, "reads": FullAttention(), "softcap": 0.0, "kv_heads": 2, "block_size": 8},
     ),
     "kv.write": (
         lambda: (rand(3, 2, 6, 8, 1), rand(ROWS, 2, 6), torch.randperm(24, dtype=torch.int32)[:ROWS]),

@@ -14,7 +14,7 @@ BEFORE = """graph @g(%ids: i64[T], %positions: i64[T]) -> (%6 as "y") {
   %3 = tensor.view(%2) {shape=(T, 2, 4)} : f32[T, 2, 4]
   %4 = tensor.slice(%3) {dim=1, start=1, step=1, stop=2} : f32[T, 1, 4]
   %5 = tensor.exp(%4) : f32[T, 1, 4]
-  %6 = attn.attention(%3, %5, %4) {causal=true, layer=3, scale=0.5, softcap=2.0, window=3}
+  %6 = attn.attention(%3, %5, %4) {causal=true, layer=3, reads=sliding_window(3), scale=0.5, softcap=2.0}
     : f32[T, 2, 4] @ "layers.3.attn:x"
 }"""
 AFTER = """graph @g(%ids: i32[T], %positions: i32[T], %slots: i32[T], %block_tables: i32[S, MB], %attn_items: i32[A, 6],
@@ -27,7 +27,7 @@ AFTER = """graph @g(%ids: i32[T], %positions: i32[T], %slots: i32[T], %block_tab
   %6 = kv.write(%kcache.3, %5, %slots) {block_size=4, role="k"} : f32[NB, 1, 4, 4, 1]
   %7 = kv.write(%vcache.3, %4, %slots) {block_size=4, role="v"} : f32[NB, 1, 4, 4, 1]
   %8 = attn.paged(%3, %6, %7, %block_tables, %attn_items)
-    {block_size=4, kv_heads=1, layer=3, scale=0.5, softcap=2.0, window=3} : f32[T, 2, 4]
+    {block_size=4, kv_heads=1, layer=3, reads=sliding_window(3), scale=0.5, softcap=2.0} : f32[T, 2, 4]
 }"""
 
 
@@ -64,9 +64,8 @@ def test_positions_that_are_still_computed_with_are_widened() -> None:
 
 
 def test_two_attentions_with_one_layer_number_are_refused() -> None:
-    second = (
-        "  %7 = attn.attention(%6, %5, %4) {causal=true, layer=3, scale=0.5, softcap=0.0, window=0} : f32[T, 2, 4]\n}"
-    )
+    attrs = "causal=true, layer=3, reads=full_attention, scale=0.5, softcap=0.0"
+    second = f"  %7 = attn.attention(%6, %5, %4) {{{attrs}}} : f32[T, 2, 4]\n}}"
     text = BEFORE.replace('(%6 as "y")', '(%7 as "y")').rstrip("}") + second
     with pytest.raises(PassError, match=r"insert-kv: attn.attention.*layer 3 has two attentions"):
         InsertKv(4, 16).run(parse_graph(text))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from window_rule import reads
 
 from inferir.ir.contract.kv_groups import KVCacheGroup, plan_slabs, sequence_blocks, sequence_use
-from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from inferir.ir.contract.kv_specs import AttentionSpec, KVCacheSpec
 from inferir.ir.graph.dtypes import DType
 from inferir.passes.insert.kv_grouping import MOST_GROUPS, group_layers
 
@@ -16,7 +17,7 @@ SIZE: dict[str, Any] = {"block_size": 32, "kv_heads": 1, "head_dim": 256, "value
 
 def spec(window: int = 0, **changes: Any) -> KVCacheSpec:
     sizes = SIZE | changes
-    return SlidingWindowSpec(window=window, **sizes) if window else FullAttentionSpec(**sizes)
+    return AttentionSpec(**sizes, reads=reads(window))
 
 
 def layers(*windows: int) -> dict[int, KVCacheSpec]:
@@ -54,14 +55,14 @@ def test_gemma_keeps_windows_only() -> None:
     uses = sequence_use(groups, 8192)
     assert [(u.layers, u.groups, u.nbytes // page) for u in uses] == [(15, 5, 15 * 16), (3, 1, 3 * 256)]
     assert len({g.block_tables for g in groups}) == len({g.slots for g in groups}) == 6
-    assert {g.items: g.spec.reach for g in groups} == {"attn_items.0": 512, "attn_items.1": None}
+    assert {g.items: g.spec.reads.reach for g in groups} == {"attn_items.0": 512, "attn_items.1": None}
 
 
 def test_two_windows_and_full_attention() -> None:
     windows = (64, 64, 0, 1024) * 3
     groups = group_layers(layers(*windows), 4096)
     for group in groups:
-        assert {windows[layer] for layer in group.layers} == {group.spec.reach or 0}
+        assert {windows[layer] for layer in group.layers} == {group.spec.reads.reach or 0}
     assert nbytes(groups, 4095) == spec().page_bytes * sum(kept(w, 4095) for w in windows)
     assert len({g.items for g in groups}) == 3
 

@@ -15,7 +15,7 @@ BEFORE = """graph @g(%x: f32[T, 8]) -> (%14 as "y") {
   %8 = tensor.view(%7) {shape=(T, 1, 4)} : f32[T, 1, 4]
   %9 = tensor.linear(%x, %3) : f32[T, 4] @ "attn.v:linear"
   %10 = tensor.view(%9) {shape=(T, 1, 4)} : f32[T, 1, 4]
-  %11 = attn.attention(%6, %8, %10) {causal=true, layer=0, scale=0.5, softcap=0.0, window=0} : f32[T, 2, 4]
+  %11 = attn.attention(%6, %8, %10) {causal=true, layer=0, reads=full_attention, scale=0.5, softcap=0.0} : f32[T, 2, 4]
   %12 = tensor.view(%11) {shape=(T, 8)} : f32[T, 8]
   %13 = tensor.linear(%x, %4) : f32[T, 8] @ "mlp:linear"
   %14 = tensor.add(%12, %13) : f32[T, 8]
@@ -32,7 +32,7 @@ AFTER = """graph @g(%x: f32[T, 8]) -> (%14 as "y") {
   %9 = tensor.view(%8) {shape=(T, 1, 4)} : f32[T, 1, 4]
   %10 = tensor.slice(%5) {dim=1, start=12, step=1, stop=16} : f32[T, 4]
   %11 = tensor.view(%10) {shape=(T, 1, 4)} : f32[T, 1, 4]
-  %12 = attn.attention(%7, %9, %11) {causal=true, layer=0, scale=0.5, softcap=0.0, window=0} : f32[T, 2, 4]
+  %12 = attn.attention(%7, %9, %11) {causal=true, layer=0, reads=full_attention, scale=0.5, softcap=0.0} : f32[T, 2, 4]
   %13 = tensor.view(%12) {shape=(T, 8)} : f32[T, 8]
   %15 = core.weight {name="o"} : f32[8, 8]
   %16 = tensor.linear(%x, %15) : f32[T, 8]

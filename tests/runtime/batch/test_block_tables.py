@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_requests import add_request
+from window_rule import reads
 
 from inferir.ir.contract import split_kv
 from inferir.ir.contract.split_kv import ITEM_WIDTH, Splitting
@@ -71,12 +72,12 @@ def test_tables_begin_with_the_first_split_that_is_read(make_engine: Callable[..
             assert inputs[group.block_tables][request.row, : len(ids)].tolist() == ids
 
 
-def plan(lengths: list[int], reaches: list[int | None], **limits: int) -> tuple[list[np.ndarray], Any]:
-    """Work items, by reach, of a decode step of sequences of these lengths."""
+def plan(lengths: list[int], windows: list[int], **limits: int) -> tuple[list[np.ndarray], Any]:
+    """Work items, by window, of a decode step of sequences of these lengths."""
     given = Splitting(**{"threads": 64, "kv_heads": 1, "rows": 1000, **limits})
-    arrays = [np.full((2000, ITEM_WIDTH), -9, np.int32) for _ in reaches]
+    arrays = [np.full((2000, ITEM_WIDTH), -9, np.int32) for _ in windows]
     ones = np.ones(len(lengths), np.int64)
-    found = AttentionItems(list(zip(arrays, reaches, strict=True)), given).fill(
+    found = AttentionItems(list(zip(arrays, map(reads, windows), strict=True)), given).fill(
         np.arange(len(lengths)), ones, np.array(lengths) - 1, np.arange(len(lengths)), 1
     )
     return [a[: found.total] for a in arrays], found
@@ -84,22 +85,22 @@ def plan(lengths: list[int], reaches: list[int | None], **limits: int) -> tuple[
 
 def test_windows_have_no_splits_behind_them() -> None:
     """One sequence of twelve splits, of which a window of 512 reaches into two."""
-    (full, window), found = plan([12 * 512 - 100], [None, 512])
+    (full, window), found = plan([12 * 512 - 100], [0, 512])
     assert (found.total, found.merges) == (12, 1)
     assert full.tolist() == [[0, 0, 1, 12 * 512 - 101, j, j] for j in range(12)]
     assert window[:2].tolist() == [[0, 0, 1, 2 * 512 - 101, j, j] for j in range(2)]
     assert not window[2:].any(), "items of no tokens"
 
 
-def test_reaches_that_merge_less_have_items_of_no_tokens_in_front() -> None:
+def test_windows_that_merge_less_have_items_of_no_tokens_in_front() -> None:
     lengths = [3000, 40, 5000]
-    arrays, found = plan(lengths, [None, 100, 2000])
-    for items, reach in zip(arrays, [None, 100, 2000], strict=True):
+    arrays, found = plan(lengths, [0, 100, 2000])
+    for items, window in zip(arrays, [0, 100, 2000], strict=True):
         merged, rest = items[: found.merges], items[found.merges :]
         assert set(merged[:, 4].tolist()) <= {0}
         assert 0 not in {split for _, _, count, _, split, _ in rest.tolist() if count}
         for row, length in enumerate(lengths):
-            start = 0 if reach is None else max(0, length - reach) // 512 * 512
+            start = max(0, length - window) // 512 * 512 if window else 0
             mine = items[(items[:, 0] == row) & (items[:, 2] == 1)]
             assert set(mine[:, 3].tolist()) == {length - 1 - start}
             splits = sorted(mine[:, 4].tolist())
@@ -107,11 +108,11 @@ def test_reaches_that_merge_less_have_items_of_no_tokens_in_front() -> None:
 
 
 def test_the_largest_step_has_room_for_all_items() -> None:
-    """Every reach has as many items to merge as the one with most: at most one more per two rows of the workspace."""
+    """Every window has as many items to merge as the one with most: at most one more per two rows of the workspace."""
     rng = np.random.default_rng(0)
     for _ in range(200):
         lengths = rng.integers(1, 4096, rng.integers(1, 40)).tolist()
-        arrays, found = plan(lengths, [None, 700, 3000], threads=int(rng.integers(2, 64)), rows=4 * 8)
+        arrays, found = plan(lengths, [0, 700, 3000], threads=int(rng.integers(2, 64)), rows=4 * 8)
         assert found.total <= len(lengths) + 4 * 8 + 4 * 8 // 2
         for items in arrays:
             assert set(items[items[:, 2] > 0][:, 1].tolist()) == set(range(len(lengths)))

@@ -10,6 +10,7 @@ import pytest
 from engine_requests import add_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from window_rule import reads
 
 from inferir.ir.contract import split_kv as attn_split
 from inferir.ir.contract.split_kv import ITEM_WIDTH, SPLIT, Splitting, max_partials, split_count
@@ -27,7 +28,7 @@ def plan(lengths: list[int], new: list[int], tile: int = 1, **limits: int) -> tu
     given = Splitting(**{"threads": 2, "kv_heads": 1, "rows": max_partials(LONG), **limits})
     items = np.full((sum(new) + given.rows, ITEM_WIDTH), -9, np.int32)
     count = np.array(new)
-    found = AttentionItems([(items, None)], given).fill(
+    found = AttentionItems([(items, reads(0))], given).fill(
         np.arange(len(new)) + 3, count, np.array(lengths) - count, np.cumsum(count) - count, tile
     )
     return items[: found.total], found

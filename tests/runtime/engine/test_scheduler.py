@@ -6,9 +6,10 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from window_rule import reads
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
-from inferir.ir.contract.kv_specs import FullAttentionSpec, SlidingWindowSpec
+from inferir.ir.contract.kv_specs import AttentionSpec
 from inferir.ir.errors import EngineError, QueueFullError
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.engine.scheduler import Scheduler, SchedulerOptions, StepPlan
@@ -30,7 +31,7 @@ def make(
     **options: Any,
 ) -> Scheduler:
     size: dict[str, Any] = {"block_size": BLOCK, "kv_heads": 1, "head_dim": 1, "value_dim": 1, "dtype": DType.F32}
-    spec = SlidingWindowSpec(**size, window=window) if window else FullAttentionSpec(**size)
+    spec = AttentionSpec(**size, reads=reads(window))
     groups = (KVCacheGroup(spec=spec, layers=(0,)),)
     return Scheduler(
         SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens, **options),

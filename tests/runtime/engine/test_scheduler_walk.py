@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from window_rule import reads
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
-from inferir.ir.contract.kv_specs import FullAttentionSpec, SlidingWindowSpec
+from inferir.ir.contract.kv_specs import AttentionSpec
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.engine.scheduler import Scheduler, SchedulerOptions, StepPlan
 from inferir.runtime.kv.block_pool import BlockPool
@@ -72,7 +73,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.windows = windows
         groups = tuple(
             KVCacheGroup(
-                spec=SlidingWindowSpec(**size, window=w) if w else FullAttentionSpec(**size),
+                spec=AttentionSpec(**size, reads=reads(w)),
                 layers=(i,),
                 block_tables=f"t{i}",
                 slots=f"s{i}",

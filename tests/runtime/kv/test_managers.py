@@ -2,46 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferir.ir.contract.kv_groups import KVCacheGroup, plan_slabs
-from inferir.ir.contract.kv_specs import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from inferir.ir.contract.kv_reads import SlidingWindow
+from inferir.ir.contract.kv_specs import AttentionSpec
 from inferir.ir.errors import EngineError
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.cache_size import plan_blocks
 from inferir.runtime.kv.kv_cache import KVCache
-from inferir.runtime.kv.managers import BlockTable, FullAttentionManager, SlidingWindowManager, manager_for
+from inferir.runtime.kv.managers import BlockTable, KVManager, manager_for
 
 SIZE: dict[str, Any] = {"block_size": 4, "kv_heads": 2, "head_dim": 8, "value_dim": 8, "dtype": DType.BF16}
-FULL = FullAttentionSpec(**SIZE)
+FULL = AttentionSpec(**SIZE)
 
 
-def sliding(window: int, **changes: Any) -> SlidingWindowSpec:
-    return SlidingWindowSpec(**(SIZE | changes), window=window)
+def sliding(window: int, **changes: Any) -> AttentionSpec:
+    return AttentionSpec(**(SIZE | changes), reads=SlidingWindow(window))
 
 
 def group(spec: Any, *layers: int, table: str = "") -> KVCacheGroup:
     return KVCacheGroup(spec=spec, layers=layers, block_tables=f"block_tables{table}", slots=f"slots{table}")
 
 
-def test_manager_is_found_through_the_class_hierarchy() -> None:
-    class Sinks(SlidingWindowSpec, frozen=True, kw_only=True, tag="sinks"):
+def test_a_kind_of_cache_names_its_manager() -> None:
+    class Own(AttentionSpec, frozen=True, kw_only=True, tag="own"):
+        manager: ClassVar[str] = f"{__name__}:OwnManager"
+
+    class Derived(Own, frozen=True, kw_only=True, tag="derived"):
         pass
 
-    class Alien(KVCacheSpec, msgspec.Struct, frozen=True, kw_only=True, tag="alien"):
-        block_size: int
-
     pool = BlockPool(4)
-    assert isinstance(manager_for(Sinks(**SIZE, window=3), pool), SlidingWindowManager)
-    assert isinstance(manager_for(FULL, pool), FullAttentionManager)
-    with pytest.raises(EngineError, match="no KV cache manager for Alien"):
-        manager_for(Alien(block_size=4), pool)
+    assert type(manager_for(FULL, pool)) is KVManager
+    assert type(manager_for(Derived(**SIZE), pool)) is OwnManager
+
+
+class OwnManager(KVManager):
+    pass
 
 
 def test_full_attention_keeps_everything() -> None:

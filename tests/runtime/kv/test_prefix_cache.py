@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from engine_requests import add_request
+from window_rule import reads
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
-from inferir.ir.contract.kv_specs import FullAttentionSpec, SlidingWindowSpec
+from inferir.ir.contract.kv_specs import AttentionSpec
 from inferir.ir.errors import RequestError
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.engine.engine import Engine
@@ -28,7 +29,7 @@ def make_cache(*windows: int, blocks: int = 40) -> KVCache:
     size: dict[str, Any] = {"block_size": BLOCK, "kv_heads": 1, "head_dim": 1, "value_dim": 1, "dtype": DType.F32}
     groups = tuple(
         KVCacheGroup(
-            spec=SlidingWindowSpec(**size, window=w) if w else FullAttentionSpec(**size),
+            spec=AttentionSpec(**size, reads=reads(w)),
             layers=(i,),
             block_tables=f"t{i}",
             slots=f"s{i}",

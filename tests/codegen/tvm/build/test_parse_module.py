@@ -12,6 +12,7 @@ from inferir.codegen.tvm.kernels.attention import attention_kernels
 from inferir.codegen.tvm.kernels.matmul import MatmulTile, matmul_kernel
 from inferir.codegen.tvm.llvm.llvm_lib import library
 from inferir.codegen.tvm.source import helper_names
+from inferir.ir.contract.kv_reads import SlidingWindow
 from inferir.ir.contract.target import Target
 
 _FEATURES = frozenset(Target.named("x86-64-v4+bf16+vnni").features)
@@ -24,7 +25,8 @@ def _bucket() -> str:
         interleave=2,
     )  # fmt: skip
     attention = attention_kernels(
-        "attention", heads=6, kv_heads=2, head_dim=16, v_dim=20, block_size=32, window=40, softcap=5.0, scale=0.25,
+        "attention", heads=6, kv_heads=2, head_dim=16, v_dim=20, block_size=32, reads=SlidingWindow(40),
+        softcap=5.0, scale=0.25,
         dtype="bf16", q_row_stride=96, out_row_stride=120, tile_tokens=2, max_blocks_per_seq=8, features=_FEATURES,
     )  # fmt: skip
     return bucket_module_source([matmul, *attention])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from window_rule import reads
 
 from inferir.codegen.tvm.kernels.attention import attention_kernels
 from inferir.codegen.tvm.kernels.attention_merge import workspace_bytes
@@ -43,7 +44,7 @@ class Case:
             head_dim=self.head_dim,
             v_dim=self.v_dim,
             block_size=self.block_size,
-            window=self.window,
+            reads=reads(self.window),
             softcap=self.softcap,
             scale=self.head_dim**-0.5 if self.scale is None else self.scale,
             dtype=self.dtype,
@@ -286,7 +287,9 @@ def test_split_items_mean_what_the_reference_interpreter_says(
     tensors = (batch.q, batch.k_cache, batch.v_cache, batch.tables, torch.from_numpy(items))
     inputs = [b.input(f"x{i}", TensorType(tuple(t.shape), _DTYPES[t.dtype])) for i, t in enumerate(tensors)]
     attrs = {"kv_heads": case.kv_heads, "block_size": case.block_size, "layer": 0}
-    out = b.op("attn.paged", *inputs, scale=case.head_dim**-0.5, window=case.window, softcap=case.softcap, **attrs)
+    out = b.op(
+        "attn.paged", *inputs, scale=case.head_dim**-0.5, reads=reads(case.window), softcap=case.softcap, **attrs
+    )
     want = interpret(Graph(tuple(inputs), (out,)), {f"x{i}": t for i, t in enumerate(tensors)})["out0"]
     torch.testing.assert_close(attend(host, batch, 2, split=True), want, rtol=1e-5, atol=1e-5)
 

@@ -17,6 +17,7 @@ from inferir.codegen.tvm.kernels.attention import attention_kernels
 from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile, matmul_kernel
 from inferir.codegen.tvm.kernels.microkernel import micro_kernel
 from inferir.codegen.tvm.source import ChunkKernel
+from inferir.ir.contract.kv_reads import FullAttention
 from inferir.ir.contract.target import Target
 
 BF16, V4, V3 = "x86-64-v4+bf16+vnni", "x86-64-v4", "x86-64-v3"
@@ -124,7 +125,7 @@ def _attention() -> ChunkKernel:
         head_dim=64,
         v_dim=64,
         block_size=32,
-        window=0,
+        reads=FullAttention(),
         softcap=0.0,
         scale=0.125,
         dtype="bf16",
