@@ -17,7 +17,7 @@ import msgspec
 from inferir.codegen.backend import Backend, BucketMeta, BuildJob, Context, LoweredBucket, Progress
 from inferir.codegen.cache.cache_key import JSON, CacheKey, key_fields
 from inferir.codegen.cache.compile_cache import CompileCache, Entry
-from inferir.codegen.cache.plugin_key import keyed
+from inferir.codegen.cache.source_hash import keyed
 from inferir.codegen.stages import LIBRARY, NO_STAGES, SOURCE, Stages
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.manifest import KernelRecord

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from inferir.codegen.backend import Backend, BuildJob, Context
 from inferir.codegen.cache.cache_key import CacheKey, key_fields
 from inferir.codegen.cache.compile_cache import CompileCache, Entry
-from inferir.codegen.cache.plugin_key import keyed
+from inferir.codegen.cache.source_hash import keyed
 from inferir.ir.contract.kernel_args import KernelArg
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import TuningError

@@ -11,11 +11,10 @@ that is added later is part of the key until somebody decides otherwise.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
@@ -102,37 +101,7 @@ def key_fields(options: object, ignore: frozenset[str] = frozenset()) -> dict[st
     unknown = ignore - set(names)
     if unknown:
         raise CacheError(f"cache key: {type(options).__name__} has no field {', '.join(sorted(unknown))} to ignore")
-    return {name: _encode(getattr(options, name), name) for name in names if name not in ignore}
-
-
-def source_hash(package_paths: Iterable[Path]) -> str:
-    """Hash of the files under the given folders (or of the given files): their names below the folder and their bytes.
-
-    Where the folders lie, time stamps, bytecode and hidden files do not count. Raises CacheError for a missing path.
-    """
-    total = hashlib.sha256()
-    for root in package_paths:
-        for name, file in _source_files(root.resolve()):
-            try:
-                content = hashlib.sha256(file.read_bytes()).hexdigest()
-            except OSError as error:
-                raise CacheError(f"{file}: cannot be read: {error.strerror}") from error
-            total.update(f"{json.dumps(name)} {content}\n".encode())
-        total.update(b"\n")
-    return total.hexdigest()
-
-
-def _source_files(root: Path) -> list[tuple[str, Path]]:
-    if root.is_file():
-        return [(root.name, root)]
-    if not root.is_dir():
-        raise CacheError(f"{root}: not found, so generated code cannot be tied to its source")
-    found = [(path.relative_to(root), path) for path in root.rglob("*") if path.is_file()]
-    return sorted(
-        (name.as_posix(), path)
-        for name, path in found
-        if path.suffix != ".pyc" and not any(part.startswith(".") or part == "__pycache__" for part in name.parts)
-    )
+    return {name: _plain(getattr(options, name), name) for name in names if name not in ignore}
 
 
 def _field_names(value: object) -> list[str] | None:
@@ -143,33 +112,26 @@ def _field_names(value: object) -> list[str] | None:
     return None
 
 
-def _encode(value: Any, path: str) -> JSON:
-    """A field's value as JSON: records by their fields, enums by their name, sets in order."""
-    names = _field_names(value)
-    if names is not None:
-        return {name: _encode(getattr(value, name), f"{path}.{name}") for name in names}
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, Mapping):
-        return {_name(key, path): _encode(item, f"{path}.{key}") for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted((_encode(item, path) for item in value), key=canonical_json)
-    if isinstance(value, (list, tuple)):
-        return [_encode(item, f"{path}[{i}]") for i, item in enumerate(value)]
-    plain: JSON = _plain(value, path)
-    return plain
-
-
 def _plain(value: Any, path: str) -> Any:
-    """A private copy of a JSON value; raises CacheError for anything else."""
+    """A private copy of a value as plain JSON: records by their fields, enums by their name, sets in order.
+
+    Raises `CacheError` naming what has no such form.
+    """
     if value is None or type(value) in (bool, int, str):
         return value
+    if isinstance(value, Enum):
+        return value.name
     if type(value) is float:
         if not math.isfinite(value):
             raise CacheError(f"cache key: {path} is {value}, which JSON cannot hold")
         return value
+    names = _field_names(value)
+    if names is not None:
+        value = {name: getattr(value, name) for name in names}
     if isinstance(value, Mapping):
         return {_name(key, path): _plain(item, f"{path}.{key}" if path else str(key)) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted((_plain(item, path) for item in value), key=canonical_json)
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{path}[{i}]") for i, item in enumerate(value)]
     raise CacheError(f"cache key: {path} is a {type(value).__name__}; only plain JSON values have a stable form")

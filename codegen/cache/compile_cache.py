@@ -140,14 +140,14 @@ class CompileCache:
             return entry
         return Miss(kind, key.digest, problem) if problem else self._miss(kind, key)
 
-    def put(self, kind: str, key: CacheKey, files: Mapping[str, bytes | Path]) -> Entry:
+    def put(self, kind: str, key: CacheKey, files: Mapping[str, bytes]) -> Entry:
         """Store `files` (names without folders) under `key`, all or nothing.
 
         If another process stored the same key first, its entry is kept and returned. Raises CacheError that names the
         folder and the reason if the entry cannot be written; nothing of it is left then.
         """
         _check_kind(kind)
-        contents = {_check_name(name): _content(value) for name, value in files.items()}
+        contents = {_check_name(name): content for name, content in files.items()}
         records = {name: FileRecord.of(content) for name, content in contents.items()}
         index = Index(kind, key.digest, key.summary, records)
         entry = Entry(kind, key.digest, contents)
@@ -155,13 +155,10 @@ class CompileCache:
             return self._memory.setdefault((kind, key.digest), (index, entry))[1]
         self._refuse_readonly()
         self._remove_stale_once()
-        try:
-            return self._publish(self._store, index, entry)
-        except RefusedError as error:
-            self._refuse(error)
-            return entry
-        except OSError as error:
-            raise self._unwritable(error) from error
+        stored = None
+        with self._writing():
+            stored = self._publish(self._store, index, entry)
+        return stored or entry
 
     def take_file(self, kind: str, key: CacheKey, name: str, destination: Path) -> bool:
         """Put the file `name` stored under `key` at `destination`, where nothing is: a hard link where the file system
@@ -193,12 +190,8 @@ class CompileCache:
         _check_kind(kind)
         if self._store is None or self.readonly:
             return
-        try:
+        with self._writing():
             self._store.adopt(kind, key.digest, key.summary, name, source)
-        except RefusedError as error:
-            self._refuse(error)
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def require_writable(self) -> None:
         """Raise CacheError now if `put` could not work, so that nobody compiles first and fails afterwards.
@@ -208,12 +201,8 @@ class CompileCache:
         if self._store is None:
             return
         self._refuse_readonly()
-        try:
+        with self._writing():
             self._store.probe()
-        except RefusedError as error:
-            self._refuse(error)
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def ls(self) -> list[EntryInfo]:
         """All entries with an intact index, by kind and then by last use, newest first.
@@ -235,13 +224,6 @@ class CompileCache:
             what = f"{len(found)} entries start" if found else "no entry starts"
             raise CacheError(f"compile cache {self.root or '(in memory)'}: {what} with {prefix!r}; `ls` lists them all")
         return found[0]
-
-    def explain(self, kind: str, key: CacheKey) -> str:
-        """One line: a hit, or what differs from the nearest stored entry. Changes nothing."""
-        for index in self._indexes(kind):
-            if index.digest == key.digest:
-                return f"{kind} {key.digest[:12]} is stored: {len(index.files)} files, {index.nbytes} bytes"
-        return self._miss(kind, key).reason
 
     def verify(self) -> list[Damage]:
         """Read every entry; damaged ones are reported and, unless the cache is read-only, dropped.
@@ -283,25 +265,19 @@ class CompileCache:
         oldest_first = sorted(self.ls(), key=lambda info: (info.used, info.digest))
         total, now = sum(info.nbytes - info.shared for info in oldest_first), time.time()
         removed: list[EntryInfo] = []
-        kept: list[EntryInfo] = []
         for info in oldest_first:
             too_old = max_age is not None and now - info.used > max_age
             own = info.nbytes - info.shared
-            if too_old or (max_bytes is not None and total > max_bytes and own):
-                removed.append(info)
-                total -= own
-        for info in removed:
-            if self._store is None:
-                del self._memory[info.kind, info.digest]
+            if not too_old and (max_bytes is None or total <= max_bytes or not own):
                 continue
-            try:
-                self._store.discard(info.kind, info.digest)
-            except RefusedError as error:
-                self._refuse(error)
-                kept.append(info)
-            except OSError as error:
-                raise self._unwritable(error) from error
-        return [info for info in removed if info not in kept]
+            total -= own
+            with self._writing():
+                if self._store is None:
+                    del self._memory[info.kind, info.digest]
+                else:
+                    self._store.discard(info.kind, info.digest)
+                removed.append(info)
+        return removed
 
     def _indexes(self, kind: str | None = None) -> Iterator[Index]:
         """Intact indexes, each read once only; none if the cache is refused."""
@@ -420,9 +396,16 @@ class CompileCache:
         if self.readonly:
             raise CacheError(f"compile cache {self.root}: opened read-only, so nothing can be stored or removed")
 
-    def _unwritable(self, error: OSError) -> CacheError:
-        what = f"cannot write {error.filename}: " if error.filename else ""
-        return CacheError(f"compile cache {self.root}: {what}{error.strerror or error}; {_ADVICE}")
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What is refused costs a warning; what cannot be written raises CacheError that names it."""
+        try:
+            yield
+        except RefusedError as error:
+            self._refuse(error)
+        except OSError as error:
+            what = f"cannot write {error.filename}: " if error.filename else ""
+            raise CacheError(f"compile cache {self.root}: {what}{error.strerror or error}; {_ADVICE}") from error
 
 
 def _check_kind(kind: str) -> None:
@@ -434,12 +417,3 @@ def _check_name(name: str) -> str:
     if not is_file_name(name):
         raise CacheError(f"compile cache: {name!r} cannot be the name of a stored file")
     return name
-
-
-def _content(value: bytes | Path) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    try:
-        return value.read_bytes()
-    except OSError as error:
-        raise CacheError(f"{value}: cannot be read to be stored: {error.strerror}") from error

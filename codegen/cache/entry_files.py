@@ -23,10 +23,10 @@ from typing import BinaryIO, TypeVar
 from inferir.codegen.cache.entry_index import INDEX_NAME, FileRecord, Index
 from inferir.codegen.cache.trust import Folder, check_regular, open_file, open_folder, read_file
 from inferir.ir.system.checksum import file_checksum
-from inferir.ir.system.held_folder import HeldFolder, make_held, remove_abandoned
+from inferir.ir.system.held_folder import HeldFolder, make_held
 
 _TRIES = 20
-_PREFIX = "entry"
+PREFIX = "entry"
 _NEW, _OLD = "new", "old"
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class NewFolder:
 @contextmanager
 def new_folder(incoming: Folder) -> Iterator[NewFolder]:
     """A locked private folder in `incoming`; whatever is left of it afterwards is removed. Raises OSError."""
-    held = make_held(incoming.descriptor, incoming.path, _PREFIX)
+    held = make_held(incoming.descriptor, incoming.path, PREFIX)
     try:
         os.mkdir(_NEW, 0o755, dir_fd=held.descriptor)
         with open_folder(Folder(held.descriptor, held.path), _NEW) as folder:
@@ -113,50 +113,12 @@ def new_folder(incoming: Folder) -> Iterator[NewFolder]:
         held.remove()
 
 
-def read_entry(kind: Folder, digest: str) -> dict[str, bytes] | None:
-    """The verified files of the entry `digest` in the folder `kind`, or None if there is no entry.
+def with_entry(kind: Folder, digest: str, use: Callable[[Folder, Index], T]) -> T | None:
+    """What `use` makes of the entry `digest` in the folder `kind` and of its index, or None if there is no entry.
 
     Raises DamagedEntryError naming the file that is missing or changed, RefusedError for what is not used, and OSError
     if the entry cannot be read at all.
     """
-    return _with_entry(kind, digest, lambda place, index: {name: _content(place, index, name) for name in index.files})
-
-
-def check_entry(kind: Folder, digest: str) -> None:
-    """Compare every file of an entry with its checksum, in pieces. Raises as `read_entry`."""
-
-    def check(place: Folder, index: Index) -> None:
-        for name in index.files:
-            with _checked(place, index, name):
-                pass
-
-    _with_entry(kind, digest, check)
-
-
-def take_file(kind: Folder, digest: str, name: str, destination: Path) -> bool:
-    """Put the verified file `name` of an entry at `destination`, where nothing is yet, as a hard link if possible.
-
-    False if there is no entry. Raises as `read_entry`.
-    """
-
-    def take(place: Folder, index: Index) -> bool:
-        with _checked(place, index, name) as file:
-            try:
-                os.link(name, destination, src_dir_fd=place.descriptor, follow_symlinks=False)
-            except OSError as error:
-                if error.errno not in _NO_LINK:
-                    raise
-                file.seek(0)
-                with open(destination, "xb", buffering=0) as new:
-                    copyfileobj(file, new, _PIECE)
-                    os.fsync(new.fileno())
-            return True
-
-    return bool(_with_entry(kind, digest, take))
-
-
-def _with_entry(kind: Folder, digest: str, use: Callable[[Folder, Index], T]) -> T | None:
-    """What `use` makes of an entry and its index, or None if there is no entry."""
     for _ in range(_TRIES):
         try:
             with open_folder(kind, digest) as place:
@@ -171,26 +133,34 @@ def _with_entry(kind: Folder, digest: str, use: Callable[[Folder, Index], T]) ->
     return None
 
 
-def read_index(kind: Folder, digest: str) -> tuple[Index, float, int] | None:
-    """The index of an entry, the time of its last use, and how many of its bytes artifacts hold too, without looking
-    into its files; None if it cannot be had.
-
-    Raises RefusedError for what is not used.
-    """
-    try:
-        with open_folder(kind, digest) as place:
-            index = Index.decode(read_file(place, INDEX_NAME))
-            used = os.stat(INDEX_NAME, dir_fd=place.descriptor, follow_symlinks=False).st_mtime
-            found = [os.stat(name, dir_fd=place.descriptor, follow_symlinks=False) for name in index.files]
-            return index, used, sum(file.st_size for file in found if file.st_nlink > 1)
-    except (OSError, ValueError):
-        return None
+def read_entry(place: Folder, index: Index) -> dict[str, bytes]:
+    """The verified files of an entry."""
+    contents = {name: _read_at(place, name) for name in index.files}
+    for name, content in contents.items():
+        _compare(place, index, name, FileRecord.of(content))
+    return contents
 
 
-def touch(kind: Folder, digest: str) -> None:
-    """Note that an entry was used now. Raises OSError and RefusedError."""
-    with open_folder(kind, digest) as place:
-        os.utime(INDEX_NAME, dir_fd=place.descriptor, follow_symlinks=False)
+def check_entry(place: Folder, index: Index) -> None:
+    """Compare every file of an entry with its checksum, in pieces."""
+    for name in index.files:
+        with _checked(place, index, name):
+            pass
+
+
+def take_file(name: str, destination: Path, place: Folder, index: Index) -> bool:
+    """Put the verified file `name` of an entry at `destination`, where nothing is yet, as a hard link if possible."""
+    with _checked(place, index, name) as file:
+        try:
+            os.link(name, destination, src_dir_fd=place.descriptor, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            file.seek(0)
+            with open(destination, "xb", buffering=0) as new:
+                copyfileobj(file, new, _PIECE)
+                os.fsync(new.fileno())
+    return True
 
 
 def discard(kind: Folder, digest: str, incoming: Folder) -> None:
@@ -205,7 +175,7 @@ def discard(kind: Folder, digest: str, incoming: Folder) -> None:
                     check_regular(place, name)
     except FileNotFoundError:
         return
-    held = make_held(incoming.descriptor, incoming.path, _PREFIX)
+    held = make_held(incoming.descriptor, incoming.path, PREFIX)
     try:
         os.rename(digest, _OLD, src_dir_fd=kind.descriptor, dst_dir_fd=held.descriptor)
     except FileNotFoundError:
@@ -215,11 +185,6 @@ def discard(kind: Folder, digest: str, incoming: Folder) -> None:
         _remove_in_place(kind, digest)
     finally:
         held.remove()
-
-
-def remove_stale(incoming: Folder) -> int:
-    """Remove what killed writers left in `incoming`, never a folder in use; returns how many. Ignores OSError."""
-    return remove_abandoned(incoming.descriptor, _PREFIX)
 
 
 def _remove_in_place(kind: Folder, digest: str) -> None:
@@ -240,13 +205,6 @@ def _read_open_index(kind: str, place: Folder) -> Index:
     if (index.kind, index.digest) != (kind, place.path.name):
         raise DamagedEntryError(place.path / INDEX_NAME, f"describes the {index.kind} entry {index.digest}")
     return index
-
-
-def _content(place: Folder, index: Index, name: str) -> bytes:
-    """The verified content of a file."""
-    content = _read_at(place, name)
-    _compare(place, index, name, FileRecord.of(content))
-    return content
 
 
 @contextmanager

@@ -11,14 +11,18 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from inferir.codegen.cache import entry_files as files
 from inferir.codegen.cache.cache_key import JSON
 from inferir.codegen.cache.entry_index import INDEX_NAME, Index
-from inferir.codegen.cache.trust import Folder, RefusedError, open_folder, open_root
+from inferir.codegen.cache.trust import Folder, RefusedError, open_folder, open_root, read_file
+from inferir.ir.system.held_folder import remove_abandoned
 
 KIND = re.compile(r"[a-z][a-z0-9-]*")
+T = TypeVar("T")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _VERSION, _ENTRIES, _INCOMING = "v2", "entries", "incoming"
 
@@ -38,30 +42,23 @@ class Store:
         return self.root / _VERSION / _ENTRIES / kind / digest
 
     def read(self, kind: str, digest: str) -> Mapping[str, bytes] | None:
-        """The verified files of an entry, or None if there is none. Raises as `entry_files.read_entry`."""
-        try:
-            with self._kind(kind) as folder:
-                return files.read_entry(folder, digest)
-        except FileNotFoundError:
-            return None
+        """The verified files of an entry, or None if there is none. Raises as `entry_files.with_entry`, like those
+        below.
+        """
+        return self._use(kind, digest, files.read_entry)
 
     def check(self, kind: str, digest: str) -> None:
-        """Verify the files of an entry, if there is one. Raises as `entry_files.read_entry`."""
-        with suppress(FileNotFoundError), self._kind(kind) as folder:
-            files.check_entry(folder, digest)
+        """Verify the files of an entry, if there is one."""
+        self._use(kind, digest, files.check_entry)
 
     def take_file(self, kind: str, digest: str, name: str, destination: Path) -> bool:
-        """See `entry_files.take_file`."""
-        try:
-            with self._kind(kind) as folder:
-                return files.take_file(folder, digest, name, destination)
-        except FileNotFoundError:
-            return False
+        """See `entry_files.take_file`; False if there is no entry."""
+        return bool(self._use(kind, digest, partial(files.take_file, name, destination)))
 
     def touch(self, kind: str, digest: str) -> None:
         """Note that an entry was used now. Raises OSError and RefusedError."""
-        with self._kind(kind) as folder:
-            files.touch(folder, digest)
+        with self._kind(kind) as folder, open_folder(folder, digest) as place:
+            os.utime(INDEX_NAME, dir_fd=place.descriptor, follow_symlinks=False)
 
     def write(self, index: Index, content: Mapping[str, bytes]) -> bool:
         """Store an entry; False if something is at its place. Raises OSError, with nothing left, and RefusedError."""
@@ -98,16 +95,21 @@ class Store:
     def remove_stale(self) -> None:
         """Remove what killed writers left. Ignores OSError; raises RefusedError."""
         with suppress(OSError), self._open(_INCOMING) as incoming:
-            files.remove_stale(incoming)
+            remove_abandoned(incoming.descriptor, files.PREFIX)
 
     def index(self, kind: str, digest: str) -> tuple[Index, float, int] | None:
-        """An entry's index, the time of its last use and its shared bytes; None if it cannot be had. Raises
-        RefusedError."""
+        """An entry's index, the time of its last use, and how many of its bytes artifacts hold too, without looking
+        into its files; None if it cannot be had. Raises RefusedError.
+        """
         try:
-            with self._kind(kind) as folder:
-                return files.read_index(folder, digest)
-        except OSError:
+            with self._kind(kind) as folder, open_folder(folder, digest) as place:
+                index = Index.decode(read_file(place, INDEX_NAME))
+                used, *found = (
+                    os.stat(name, dir_fd=place.descriptor, follow_symlinks=False) for name in (INDEX_NAME, *index.files)
+                )
+        except (OSError, ValueError):
             return None
+        return index, used.st_mtime, sum(file.st_size for file in found if file.st_nlink > 1)
 
     def entries(self, refuse: Refuse, kind: str | None = None) -> list[tuple[str, str]]:
         """Kind and digest of every entry. Links and what is not ours are refused; other things are not looked at.
@@ -133,6 +135,13 @@ class Store:
             open_folder(version, name, create) as folder,
         ):
             yield folder
+
+    def _use(self, kind: str, digest: str, use: Callable[[Folder, Index], T]) -> T | None:
+        try:
+            with self._kind(kind) as folder:
+                return files.with_entry(folder, digest, use)
+        except FileNotFoundError:
+            return None
 
     @contextmanager
     def _kind(self, kind: str, create: bool = False) -> Iterator[Folder]:

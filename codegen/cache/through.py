@@ -6,33 +6,19 @@ A warm compile then needs neither torch nor transformers.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 from collections.abc import Callable, Mapping
-from functools import cache as cache_function
 from pathlib import Path
 
-from inferir.codegen.cache.cache_key import JSON, CacheKey, source_hash
+from inferir.codegen.cache.cache_key import JSON, CacheKey
 from inferir.codegen.cache.compile_cache import CompileCache, Entry
-from inferir.codegen.cache.plugin_key import keyed
+from inferir.codegen.cache.source_hash import keyed, package_hash
 from inferir.ir.system.held_folder import scratch_folder
-
-
-@cache_function
-def _tracer_hash() -> str:
-    """Digest of the source that traces models: the frontend and the IR's ops."""
-    folders = []
-    for package, inner in (("inferir.frontend", "."), ("inferir.ir", "ops")):
-        spec = importlib.util.find_spec(package)
-        assert spec is not None
-        assert spec.origin is not None
-        folders.append(Path(spec.origin).resolve().parent / inner)
-    return source_hash(folders)
 
 
 def frontend_key(**components: JSON) -> CacheKey:
     """The key of something the frontend derives from a model; `components` say from what."""
     tools = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "tokenizers")}
-    return keyed(**components, tracer=_tracer_hash(), toolchain=tools)
+    return keyed(**components, tracer=package_hash("frontend", "ir/ops"), toolchain=tools)
 
 
 def through_cache(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from inferir.codegen.backend import Backend, BucketMeta, BuildJob, Context, LoweredBucket, LoweredKernel, Progress
 from inferir.codegen.cache.cache_key import JSON
-from inferir.codegen.cache.generator_hash import generator_hash
+from inferir.codegen.cache.source_hash import generator_hash
 from inferir.codegen.lower.anchors import Anchors
 from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.ir.contract.manifest import KernelParam
@@ -30,7 +29,7 @@ class TritonBackend:
     def key(self, regions: Mapping[str, Node], context: Context) -> dict[str, JSON]:
         """The generator's source and Triton's version, which comes with a `ptxas` of its own."""
         return {
-            "generator": generator_hash(Path(__file__).resolve().parent),
+            "generator": generator_hash("triton"),
             "toolchain": {"triton": importlib.metadata.version("triton")},
         }
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from inferir.codegen.backend import Backend, BucketMeta, BuildJob, Context, LoweredBucket, LoweredKernel, Progress
 from inferir.codegen.cache.cache_key import JSON, key_fields
-from inferir.codegen.cache.generator_hash import generator_hash
+from inferir.codegen.cache.source_hash import generator_hash
 from inferir.codegen.tvm.build.parallel_build import build_many
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source, scratch_bytes
 from inferir.codegen.tvm.prefetch_plan import prefetch_plan
@@ -29,7 +28,7 @@ class TvmBackend:
     def key(self, regions: Mapping[str, Node], context: Context) -> dict[str, JSON]:
         """The generator's source, TVM's version, and the tuned tiles of products among the regions."""
         key: dict[str, JSON] = {
-            "generator": generator_hash(Path(__file__).resolve().parent),
+            "generator": generator_hash("tvm"),
             "toolchain": {"apache-tvm": importlib.metadata.version("apache-tvm")},
         }
         tuned = sorted(context.choices.keys() & self.tuning.products(regions.values(), context).keys())

@@ -9,11 +9,9 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from functools import cached_property
-from pathlib import Path
 
 from inferir.codegen.backend import Context
-from inferir.codegen.cache.cache_key import source_hash
+from inferir.codegen.cache.source_hash import package_hash
 from inferir.codegen.tunables import Product, Race
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source, row_words, scratch_bytes
 from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile
@@ -71,10 +69,9 @@ def linear_of(region: Node) -> Node | None:
 class TileTuning:
     """The choices are `MatmulTile`s."""
 
-    @cached_property
+    @property
     def version(self) -> str:
-        here = Path(__file__).resolve().parent
-        digest = source_hash([here / name for name in _DECIDES_SPEED])
+        digest = package_hash(*(f"codegen/tvm/{name}" for name in _DECIDES_SPEED))
         return f"{digest[:16]}, apache-tvm {importlib.metadata.version('apache-tvm')}"
 
     def products(self, regions: Iterable[Node], context: Context) -> dict[Product, Node]:

@@ -15,15 +15,13 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache as cache_function
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from inferir import ir as ir_package
-from inferir.codegen.cache.cache_key import CacheKey, source_hash
+from inferir.codegen.cache.cache_key import CacheKey
 from inferir.codegen.cache.compile_cache import CompileCache
-from inferir.codegen.cache.plugin_key import keyed
+from inferir.codegen.cache.source_hash import keyed, package_hash
 from inferir.ir.contract.manifest import ALIGNMENT, TensorRecord
 from inferir.ir.errors import ArtifactError
 from inferir.ir.graph.dtypes import DType, torch_dtype
@@ -117,7 +115,7 @@ class WeightCache:
             dtype=self.dtype.value,
             tensors=len(types),
             transforms=hashlib.sha256("\n".join(made).encode()).hexdigest(),
-            interpreter=_interpreter_hash(),
+            interpreter=package_hash("ir"),
             torch=importlib.metadata.version("torch"),
         )
 
@@ -136,11 +134,6 @@ def weight_files(types: Mapping[str, TensorType], transforms: Mapping[str, Graph
         table = all(source.startswith(CONSTANT) for source in sources)
         files[TABLES if table else MODEL][name] = type_
     return {file: tensors for file, tensors in files.items() if tensors}
-
-
-@cache_function
-def _interpreter_hash() -> str:
-    return source_hash([Path(ir_package.__file__).resolve().parent])
 
 
 class TensorMaker:

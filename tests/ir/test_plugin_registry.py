@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inferir.codegen.cache import plugin_key
+from inferir.codegen.cache import source_hash
 from inferir.ir import plugin_registry
 from inferir.ir.errors import CodegenError, PluginError
 from inferir.ir.plugin_registry import ACTIVE, BUILT_IN, KNOWN, LEFT_OUT, PluginInfo, PluginRegistry
@@ -23,7 +23,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
     def forget() -> None:
         plugin_registry._entry_points.cache_clear()
-        plugin_key.plugin_digests.cache_clear()
+        source_hash.plugin_digests.cache_clear()
 
     def put(name: str, code: str, **entries: dict[str, str]) -> Path:
         package = tmp_path / f"{name}_code"
@@ -128,20 +128,20 @@ def test_two_distributions_with_one_name_are_both_left_out(install: Install) -> 
 
 
 def test_the_code_of_a_plug_in_is_part_of_cache_keys(install: Install) -> None:
-    without = plugin_key.keyed(what="x")
+    without = source_hash.keyed(what="x")
     assert without.components == {"what": "x"}
     package = install("acme", "SEVEN = 7", passes={"seven": "SEVEN"})
-    key = plugin_key.keyed(what="x")
+    key = source_hash.keyed(what="x")
     assert list(key.components["plugins"]) == ["acme 1.5"]  # type: ignore[arg-type]
     assert "acme_code" not in sys.modules
     (package / "helper.py").write_text("EIGHT = 8")
-    plugin_key.plugin_digests.cache_clear()
-    assert len({without.digest, key.digest, plugin_key.keyed(what="x").digest}) == 3
+    source_hash.plugin_digests.cache_clear()
+    assert len({without.digest, key.digest, source_hash.keyed(what="x").digest}) == 3
 
 
 def test_what_serves_only_is_no_part_of_cache_keys(install: Install) -> None:
     install("acme", "SEVEN = 7", routes={"seven": "SEVEN"})
-    assert plugin_key.plugin_digests() == {}
+    assert source_hash.plugin_digests() == {}
 
 
 def test_a_registry_loads_no_heavy_library() -> None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferir.codegen.cache.cache_key import JSON, CacheKey, canonical_json, differences, key_fields, source_hash
+from inferir.codegen.cache.cache_key import JSON, CacheKey, canonical_json, differences, key_fields
+from inferir.codegen.cache.source_hash import source_hash
 from inferir.ir.errors import CacheError
 
 _json = st.recursive(
@@ -86,7 +87,7 @@ def test_digest_is_fixed_across_processes_and_hash_seeds() -> None:
 
 @pytest.mark.parametrize(
     ("component", "value"),
-    [("a.b", {"b": float("nan")}), ("a[1]", [1, b"x"]), ("a", {1, 2}), ("a.p", {"p": Path("x")}), ("a", {1: 2})],
+    [("a.b", {"b": float("nan")}), ("a[1]", [1, b"x"]), ("a.p", {"p": Path("x")}), ("a", {1: 2})],
 )
 def test_a_value_without_stable_form_is_refused_by_name(component: str, value: object) -> None:
     with pytest.raises(CacheError) as caught:

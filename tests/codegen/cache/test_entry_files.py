@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from inferir.codegen.cache import entry_files as cache_files
-from inferir.codegen.cache.entry_files import discard, new_folder, read_entry, remove_stale
+from inferir.codegen.cache.entry_files import PREFIX, discard, new_folder, read_entry, with_entry
 from inferir.codegen.cache.entry_index import INDEX_NAME, FileRecord, Index
 from inferir.codegen.cache.trust import Folder, RefusedError, open_folder, open_root
+from inferir.ir.system.held_folder import remove_abandoned
 
 KILLED_WRITER = """
 import sys, time
@@ -51,7 +52,7 @@ def _publish(root: Path, content: bytes = b"code", digest: str = "d1") -> Path:
 
 def _read(root: Path, digest: str = "d1") -> dict[str, bytes] | None:
     with _kind(root) as kind:
-        return read_entry(kind, digest)
+        return with_entry(kind, digest, read_entry)
 
 
 def _discard(root: Path, digest: str = "d1") -> None:
@@ -61,7 +62,7 @@ def _discard(root: Path, digest: str = "d1") -> None:
 
 def _remove_stale(incoming: Path) -> int:
     with open_root(incoming) as folder:
-        return remove_stale(folder)
+        return remove_abandoned(folder.descriptor, PREFIX)
 
 
 def test_published_entry_reads_back(tmp_path: Path) -> None:
