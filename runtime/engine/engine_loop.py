@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.engine.engine import Engine
-from inferir.runtime.requests.request import Grammar, Request, Update
+from inferir.runtime.requests.request import Request, Update
 
 if TYPE_CHECKING:
-    from inferir.runtime.structured import GrammarCompiler, StructuredSpec
+    from inferir.runtime.structured import Grammar, GrammarCompiler, StructuredSpec
 
 Taker = Callable[[Update], object]
 
@@ -38,8 +38,7 @@ class EngineGrammars:
 
             limits = engine.limits
             self._compiler = GrammarCompiler.of(engine.tokenizer, limits.vocab_size, limits.eos_token_ids)
-        future: Any = self._compiler.compile_async(spec)
-        return cast("Future[Grammar]", future)
+        return self._compiler.compile_async(spec)
 
     def close(self) -> None:
         """End the threads."""

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
 
@@ -15,12 +15,15 @@ from inferir.runtime.engine.engine_options import ModelLimits
 from inferir.runtime.executor.base import Executor
 from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.kv.prefix_cache import PrefixKey
-from inferir.runtime.requests.request import Grammar, Request
+from inferir.runtime.requests.request import Request
 from inferir.runtime.sampling.logit_rules import compile_rules
 from inferir.runtime.sampling.sampling_params import SamplingParams, seed_i32
 from inferir.runtime.text.detokenizer import Detokenizer, make_detokenizer
 from inferir.runtime.text.text_check import check_text
 from inferir.runtime.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from inferir.runtime.structured import Grammar
 
 MAX_SALT_CHARS = 1024
 

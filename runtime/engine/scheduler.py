@@ -17,6 +17,7 @@ from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.requests.request import Request, Scheduled, Status
 
 POLICIES = ("fcfs", "priority")
+_WATERMARK = 0.01  # share of blocks left free on admission
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class SchedulerOptions:
     """How much a step does, and who goes first.
 
     max_seqs: requests at once. max_tokens: tokens per step. max_rows: logit rows per step (default: max_seqs).
-    watermark: share of blocks left free on admission. policy: "fcfs" or "priority" (lower numbers first). long_prefill:
+    policy: "fcfs" or "priority" (lower numbers first). long_prefill:
     the most prompt tokens that one request computes per step beside others; None for no limit. max_waiting: requests
     that may queue beyond the free seats; None for no limit. shared_tokens: tokens per step while there are several
     requests, which then wait less for each other's prompts; None for max_tokens. Running requests that get a token each
@@ -33,7 +34,6 @@ class SchedulerOptions:
 
     max_seqs: int
     max_tokens: int
-    watermark: float = 0.01
     max_rows: int | None = None
     policy: str = "fcfs"
     long_prefill: int | None = None
@@ -301,7 +301,7 @@ class Scheduler:
         if not self.running:
             return True
         pool = self.kv.pool
-        demands += self._demand(request) + int(pool.num_blocks * self.options.watermark)
+        demands += self._demand(request) + int(pool.num_blocks * _WATERMARK)
         return demands <= pool.num_free + freed
 
     def _demands(self, requests: list[Request] | None = None) -> int:

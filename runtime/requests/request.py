@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from inferir.runtime.kv.kv_cache import SequenceBlocks
 from inferir.runtime.kv.prefix_cache import BlockHashes
@@ -16,42 +16,14 @@ from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.runtime.sampling.token_logprobs import TokenLogprobs
 from inferir.runtime.text.detokenizer import Detokenizer
 
+if TYPE_CHECKING:
+    from inferir.runtime.structured import Grammar, GrammarState
+
 
 class Status(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
-
-
-class Matcher(Protocol):
-    """Follows a grammar through the tokens of one request."""
-
-    def fill(self, bitmask: Any) -> object:
-        """Set the bits of the tokens that may come next in `bitmask`, i32 [ceil(vocabulary / 32)]."""
-        ...
-
-    def accept(self, token: int) -> bool:
-        """Go on by `token`; False if the grammar does not allow it."""
-        ...
-
-    def end(self) -> bool:
-        """End the text here; False, without any change, where it is not complete."""
-        ...
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing may follow."""
-        ...
-
-
-class Grammar(Protocol):
-    """A compiled grammar, shared by requests."""
-
-    def new_state(self, extra_stops: Iterable[int] = ()) -> Matcher:
-        """A walk from the start. extra_stops: tokens that may end the text beside the usual ones, if they have no text
-        of their own.
-        """
-        ...
 
 
 @dataclass(slots=True)
@@ -121,7 +93,6 @@ class Request:
     preemptions: int = 0
     priority: int = 0
     cache_salt: str | None = None
-    adapter: str | None = None
     stop_ids: frozenset[int] = frozenset()
     rules: LogitRules | None = None
     order: int = -1
@@ -129,14 +100,10 @@ class Request:
     committed: int = 0
     cached_tokens: int = 0
     grammar: Future[Grammar] | None = None
-    matcher: Matcher | None = None
+    matcher: GrammarState | None = None
     leader: Request | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     timing: Timing = field(default_factory=Timing)
-
-    @property
-    def arrival(self) -> float:
-        return self.timing.arrival
 
     @property
     def token_only(self) -> bool:

@@ -107,10 +107,10 @@ class SamplingParams:
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
-        object.__setattr__(self, "stop", _stops(self.stop))
+        object.__setattr__(self, "stop", _texts("stop", self.stop, MAX_STOPS))
         object.__setattr__(self, "stop_token_ids", _ids("stop_token_ids", self.stop_token_ids, MAX_LISTED))
         object.__setattr__(self, "kept_special_ids", _ids("kept_special_ids", self.kept_special_ids, MAX_LISTED))
-        object.__setattr__(self, "bad_words", _words(self.bad_words))
+        object.__setattr__(self, "bad_words", _texts("bad_words", self.bad_words, MAX_LISTED))
         object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
         if self.allowed_token_ids is not None:
             allowed = _ids("allowed_token_ids", self.allowed_token_ids)
@@ -229,19 +229,21 @@ def _number(name: str, value: object, low: float, high: float) -> None:
         raise RequestError(f"{name} must be from {low:g} to {high:g}, not {value}", name)
 
 
-def _stops(value: object) -> tuple[str, ...]:
+def _texts(name: str, value: object, most: int) -> tuple[str, ...]:
+    """A list of texts; as stop, a single one too."""
     if value is None:
         return ()
-    if isinstance(value, str):
-        value = (value,)
-    if not isinstance(value, list | tuple) or not all(isinstance(s, str) for s in value):
-        raise RequestError(f"stop must be a string or a list of strings, not {value!r}", "stop")
-    if len(value) > MAX_STOPS or any(len(s) > MAX_STOP_CHARS for s in value):
-        raise RequestError(f"stop takes at most {MAX_STOPS} strings of {MAX_STOP_CHARS} characters", "stop")
-    if any(not s for s in value):
-        raise RequestError("stop must not contain an empty string", "stop")
-    check_text("".join(value), "stop")
-    return tuple(value)
+    one = name == "stop" and isinstance(value, str)
+    texts = [value] if one else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
+        wanted = "a string or a list of strings" if name == "stop" else "a list of strings"
+        raise RequestError(f"{name} must be {wanted}, not {value!r}", name)
+    if len(texts) > most or any(len(t) > MAX_STOP_CHARS for t in texts):
+        raise RequestError(f"{name} takes at most {most} strings of {MAX_STOP_CHARS} characters", name)
+    if not all(texts):
+        raise RequestError(f"{name} must not contain an empty string", name)
+    check_text("".join(texts), name)
+    return tuple(texts)
 
 
 def _ids(name: str, value: object, most: int | None = None) -> tuple[int, ...]:
@@ -264,19 +266,6 @@ def _spec(value: object) -> StructuredSpec | None:
     from inferir.runtime.structured.spec_fields import one_of
 
     return value if isinstance(value, StructuredSpec) else one_of(value, "structured")
-
-
-def _words(value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list | tuple) or not all(isinstance(w, str) for w in value):
-        raise RequestError(f"bad_words must be a list of strings, not {value!r}", "bad_words")
-    if len(value) > MAX_LISTED or any(len(w) > MAX_STOP_CHARS for w in value):
-        raise RequestError(f"bad_words takes at most {MAX_LISTED} strings of {MAX_STOP_CHARS} characters", "bad_words")
-    if any(not w for w in value):
-        raise RequestError("bad_words must not contain an empty string", "bad_words")
-    check_text("".join(value), "bad_words")
-    return tuple(value)
 
 
 def _bias(value: object) -> Mapping[int, float]:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-from inferir.runtime.structured.references import BrokenReferenceError, Resolver
+from inferir.runtime.structured.references import BrokenReferenceError, Resolver, kind_of, type_names
 
 MAX_STEPS = 100_000
 MAX_FACETS = 64
@@ -159,14 +159,13 @@ def key(value: Any) -> Any:
         return ("array", tuple(key(v) for v in value))
     if isinstance(value, dict):
         return ("object", frozenset((k, key(v)) for k, v in value.items()))
-    return (_type_of(value), value)
+    return (kind_of(value), value)
 
 
 def _types(schema: dict[str, Any]) -> frozenset[str]:
-    kinds = schema.get("type", list(_ALL))
-    stated = frozenset("number" if k == "integer" else k for k in (kinds if isinstance(kinds, list) else [kinds]))
+    stated = frozenset("number" if k == "integer" else k for k in type_names(schema.get("type", list(_ALL))))
     values = _values(schema)
-    return stated if values is None else stated & {_type_of(v) for v in values}
+    return stated if values is None else stated & {kind_of(v) for v in values}
 
 
 def _values(schema: dict[str, Any]) -> list[Any] | None:
@@ -175,18 +174,9 @@ def _values(schema: dict[str, Any]) -> list[Any] | None:
     return schema.get("enum")
 
 
-def _type_of(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    names: dict[type, str] = {dict: "object", list: "array", str: "string"}
-    return names.get(type(value), "number")
-
-
 def _lacks(schema: dict[str, Any], value: Any) -> bool:
     """Whether `value` does not satisfy `schema`, by its type, its bounds or its length."""
-    kind = _type_of(value)
+    kind = kind_of(value)
     if kind not in _types(schema):
         return True
     if kind == "number":

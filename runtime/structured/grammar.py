@@ -24,18 +24,15 @@ class GrammarState:
     Before each token, `fill` says which tokens may come; after it, `accept` moves on. The text ends when a stop token
     is accepted, which is allowed exactly where the grammar is complete. Both raise `GrammarLimitError` where following
     the grammar exceeds a limit, and `EngineError` if the core fails; the state is of no use after that.
+
+    finished: whether a stop token has been accepted. Nothing is allowed after it.
     """
 
     def __init__(self, grammar: Grammar, matcher: Any, stop_ids: frozenset[int]) -> None:
         self._grammar = grammar
         self._matcher = matcher
         self._stop_ids = stop_ids
-        self._finished = False
-
-    @property
-    def finished(self) -> bool:
-        """Whether a stop token has been accepted. Nothing is allowed after it."""
-        return self._finished
+        self.finished = False
 
     def fill(self, row: npt.NDArray[np.int32]) -> bool:
         """Write the mask of the next token.
@@ -43,7 +40,7 @@ class GrammarState:
         row: contiguous int32 [ceil(vocab / 32)]; bit i % 32 of word i // 32 is set where token i is allowed. A finished
         state allows the stop tokens, so that sampling never meets an empty mask.
         """
-        if self._finished:
+        if self.finished:
             row.fill(0)
             self._allow_stops(row)
             return True
@@ -57,11 +54,11 @@ class GrammarState:
 
     def accept(self, token: int) -> bool:
         """Move on by `token`. False, without any change, if the grammar does not allow it here."""
-        if self._finished:
+        if self.finished:
             return False
         if token in self._stop_ids:
-            self._finished = self._complete()
-            return self._finished
+            self.finished = self._complete()
+            return self.finished
         if not self._grammar.writes(token):
             return False
         if self._matcher.try_consume_tokens([token]) == 1:
@@ -72,15 +69,8 @@ class GrammarState:
 
     def end(self) -> bool:
         """End the text here. False, without any change, where the grammar is not complete."""
-        self._finished = self._finished or self._complete()
-        return self._finished
-
-    def rollback(self, tokens: int) -> None:
-        """Take back the last `tokens` accepted tokens, an `end` included. Raises `EngineError` if there are fewer."""
-        if tokens and self._finished:
-            self._finished, tokens = False, tokens - 1
-        if tokens and not self._matcher.rollback(tokens):
-            raise self._grammar.failure(self._matcher)
+        self.finished = self.finished or self._complete()
+        return self.finished
 
     def _complete(self) -> bool:
         return bool(self._matcher.is_accepting())

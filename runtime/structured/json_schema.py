@@ -18,7 +18,9 @@ from inferir.runtime.structured.references import (
     SINGLE,
     BrokenReferenceError,
     Resolver,
+    kind_of,
     parts,
+    type_names,
 )
 from inferir.runtime.structured.regexes import check_regex
 
@@ -43,7 +45,7 @@ _UNSUPPORTED = (
     *("not", "if", "then", "else", "contains", "minContains", "maxContains", "propertyNames"),
     *("dependencies", "dependentRequired", "dependentSchemas", "$dynamicRef", "$recursiveRef", "additionalItems"),
 )
-_COUNTS = ("minProperties", "maxProperties", "minItems", "maxItems", "minLength", "maxLength")
+COUNTS = ("minProperties", "maxProperties", "minItems", "maxItems", "minLength", "maxLength")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _MANY = 10**9
 _APPLICATORS = ("$ref", *BRANCHES)
@@ -100,7 +102,7 @@ class _Checker:
                 raise _RefusedError("false allows nothing")
             return
         if not isinstance(schema, dict):
-            raise _RefusedError(f"{_place(where)} must be an object, not {_kind(schema)}")
+            raise _RefusedError(f"{_place(where)} must be an object, not {kind_of(schema)}")
         self._keywords(schema, where)
         self._values(schema, where)
         self._numbers(schema, where)
@@ -126,8 +128,7 @@ class _Checker:
             raise _RefusedError(f"{_place(where)} uses uniqueItems, which is not supported")
         if "$id" in schema and where != "#":
             raise _RefusedError(f"{_place(where)} has an $id of its own, which is not supported")
-        kinds = schema.get("type", [])
-        for kind in kinds if isinstance(kinds, list) else [kinds]:
+        for kind in type_names(schema.get("type", [])):
             if kind not in _TYPES:
                 raise _RefusedError(f"{_place(where)} has the unknown type {kind!r}; types are {', '.join(_TYPES)}")
         if schema.get("type") == []:
@@ -150,15 +151,15 @@ class _Checker:
             if not _exact(schema[key]):
                 raise _RefusedError(f"{key} of {_place(where)} has a number beyond the precision of floating point")
         values = [schema["const"]] if "const" in schema else schema.get("enum", [])
-        if values and "type" in schema and not any(_has_type(v, schema["type"]) for v in values):
+        if values and "type" in schema and not any(_is(v, k) for v in values for k in type_names(schema["type"])):
             raise _RefusedError(f"no value that {_place(where)} lists is of its type")
 
     def _numbers(self, schema: dict[str, Any], where: str) -> None:
-        for key in _COUNTS:
+        for key in COUNTS:
             count = schema.get(key, 0)
             if isinstance(count, bool) or not isinstance(count, int | float) or count < 0 or count != count // 1:
                 raise _RefusedError(f"{key} of {_place(where)} must be a whole number, 0 or more")
-        for low, high in zip(_COUNTS[::2], _COUNTS[1::2], strict=True):
+        for low, high in zip(COUNTS[::2], COUNTS[1::2], strict=True):
             if low in schema and schema[low] > schema.get(high, schema[low]):
                 raise _RefusedError(f"{low} of {_place(where)} is larger than {high}")
         for key in (*_BOUNDS, "multipleOf"):
@@ -176,10 +177,11 @@ class _Checker:
         for key in ("pattern", "format", "$ref", "$anchor", "$id"):
             if not isinstance(schema.get(key, ""), str):
                 raise _RefusedError(f"{key} of {_place(where)} must be text")
-        for pattern in (schema.get("pattern", ""), *_names(schema.get("patternProperties"))):
+        named = schema.get("patternProperties")
+        for pattern in (schema.get("pattern", ""), *(named if isinstance(named, dict) else ())):
             reason = check_regex(pattern)
             if reason is not None:
-                raise _RefusedError(f"the pattern {_short(pattern)} of {_place(where)} cannot be used: {reason}")
+                raise _RefusedError(f"the pattern {short(pattern)} of {_place(where)} cannot be used: {reason}")
         if schema.get("format") in _OTHER_FORMATS:
             raise _RefusedError(f"{_place(where)} has the format {schema['format']!r}, which is not supported")
 
@@ -187,7 +189,7 @@ class _Checker:
         for key in NAMED:
             named = schema.get(key, {})
             if not isinstance(named, dict):
-                raise _RefusedError(f"{key} of {_place(where)} must be an object, not {_kind(named)}")
+                raise _RefusedError(f"{key} of {_place(where)} must be an object, not {kind_of(named)}")
         for key, most in (("properties", MAX_PROPERTIES), ("patternProperties", MAX_PATTERN_PROPERTIES)):
             if len(schema.get(key, {})) > most:
                 raise _RefusedError(f"{_place(where)} has {len(schema[key])} {key}, more than {most}")
@@ -196,7 +198,7 @@ class _Checker:
                 raise _RefusedError(f"{key} of {_place(where)} must be a list with at least one schema")
         for key in SINGLE:
             if key in schema and not isinstance(schema[key], dict | bool):
-                raise _RefusedError(f"{key} of {_place(where)} must be a schema, not {_kind(schema[key])}")
+                raise _RefusedError(f"{key} of {_place(where)} must be a schema, not {kind_of(schema[key])}")
         required = schema.get("required", [])
         if not isinstance(required, list) or not all(isinstance(r, str) for r in required):
             raise _RefusedError(f"required of {_place(where)} must be a list of names")
@@ -337,29 +339,17 @@ def _exact(value: Any) -> bool:
         return False
 
 
-def _has_type(value: Any, kinds: Any) -> bool:
-    return any(_is(value, k) for k in (kinds if isinstance(kinds, list) else [kinds]))
-
-
 def _is(value: Any, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
     if isinstance(value, int | float):
         return kind == "number" or (kind == "integer" and value == int(value))
-    return kind == _kind(value)
+    return kind == kind_of(value)
 
 
-def _kind(value: Any) -> str:
-    names = {dict: "object", list: "array", tuple: "array", str: "string", bool: "boolean", type(None): "null"}
-    return names.get(type(value), "number")
-
-
-def _names(value: Any) -> list[str]:
-    return list(value) if isinstance(value, dict) else []
-
-
-def _short(text: str) -> str:
-    shown = repr(text)
+def short(value: Any) -> str:
+    """A value as messages show it."""
+    shown = repr(value)
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 

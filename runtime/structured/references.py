@@ -12,6 +12,19 @@ LISTED = (*BRANCHES, "prefixItems")
 SINGLE = ("items", "additionalProperties", "unevaluatedItems", "unevaluatedProperties")
 
 
+_KINDS = {dict: "object", list: "array", tuple: "array", str: "string", bool: "boolean", type(None): "null"}
+
+
+def kind_of(value: Any) -> str:
+    """The name of a value's JSON type."""
+    return _KINDS.get(type(value), "number")
+
+
+def type_names(value: Any) -> list[Any]:
+    """The types of a `type`, which names one or lists several."""
+    return value if isinstance(value, list) else [value]
+
+
 class BrokenReferenceError(Exception):
     """A reference that leads nowhere; the message goes on from "refers to"."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferir.runtime.structured.json_schema import FORMATS, NO_BOUND
+from inferir.runtime.structured.json_schema import COUNTS, FORMATS, NO_BOUND
 from inferir.runtime.structured.references import BRANCHES, LISTED, NAMED, SINGLE, Resolver
 
 MAX_WHITESPACE = 5
@@ -12,10 +12,9 @@ MAX_WHITESPACE = 5
 (less makes their text worse), and few enough that a model which loves blanks still comes to an end."""
 
 _KEPT = (
-    *("type", "enum", "const", "required", "minProperties", "maxProperties", "minItems", "maxItems"),
-    *("minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "pattern"),
+    *("type", "enum", "const", "required"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "pattern"),
 )
-_COUNTS = ("minProperties", "maxProperties", "minItems", "maxItems", "minLength", "maxLength")
 _LEVELS = 12  # that stand within one another before the rest gets a name: the core reads JSON 128 levels deep
 
 _YEAR = r"(?:[0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})"
@@ -94,7 +93,7 @@ class _Form:
         return out
 
     def _keyword(self, out: dict[str, Any], also: list[Any], key: str, value: Any, level: int) -> None:
-        if key in _COUNTS:
+        if key in COUNTS:
             if key[:3] == "min" or value < NO_BOUND:
                 out[key] = int(value)
         elif key in _KEPT:

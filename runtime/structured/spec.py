@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from inferir.ir.errors import RequestError
-from inferir.runtime.structured.json_schema import check_schema
+from inferir.runtime.structured.json_schema import check_schema, short
 from inferir.runtime.structured.regexes import check_regex
 from inferir.runtime.structured.spelling import plain
 
@@ -88,7 +88,7 @@ class StructuredSpec:
 
     def _json_object(self, value: Any) -> None:
         if value is not None and value is not True:
-            raise self.error(f"json_object takes no value, not {_short(value)}")
+            raise self.error(f"json_object takes no value, not {short(value)}")
 
     def _regex(self, value: Any) -> str:
         text = self._text("the regex", value, MAX_REGEX_BYTES)
@@ -102,7 +102,7 @@ class StructuredSpec:
 
     def _choice(self, value: Any) -> tuple[str, ...]:
         if not isinstance(value, list | tuple) or not value:
-            raise self.error(f"choice must be a list of strings, not {_short(value)}")
+            raise self.error(f"choice must be a list of strings, not {short(value)}")
         if len(value) > MAX_CHOICES:
             raise self.error(f"choice has {len(value)} entries, more than {MAX_CHOICES}")
         if not all(isinstance(v, str) for v in value):
@@ -114,7 +114,7 @@ class StructuredSpec:
 
     def _text(self, what: str, value: Any, limit: int) -> str:
         if not isinstance(value, str):
-            raise self.error(f"{what} must be text, not {_short(value)}")
+            raise self.error(f"{what} must be text, not {short(value)}")
         if not value:
             raise self.error(f"{what} is empty")
         try:
@@ -126,8 +126,3 @@ class StructuredSpec:
         if "\0" in value:
             raise self.error(f"{what} holds a null character")
         return value
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

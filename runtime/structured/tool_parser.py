@@ -64,8 +64,7 @@ _Mode = Literal["content", "head", "arguments", "tail", "plain"]
 class ToolParser:
     """An incremental parser of one text in one style. names: functions that exist; a call to another is content.
 
-    hidden: tags that content leaves out, because they are special tokens. finished_calls: calls that were read to their
-    end.
+    hidden: tags that content leaves out, because they are special tokens. calls: calls that were begun.
     """
 
     def __init__(self, style: Style, names: frozenset[str], hidden: Collection[str] = ()) -> None:
@@ -79,7 +78,6 @@ class ToolParser:
         self._listed = False
         self._after_call = False
         self.calls = 0
-        self.finished_calls = 0
 
     def feed(self, text: str) -> list[Event]:
         """Events that `text` completes."""
@@ -169,22 +167,20 @@ class ToolParser:
         closed = text.startswith("}")
         if not closed:
             if text or final:
-                self._end_call(text, finished=False)
+                self._end_call(text)
             return
         rest = text[1:].lstrip(_BLANK)
         if self._style == "hermes":
             if rest.startswith(CLOSE):
-                self._end_call(rest[len(CLOSE) :], finished=True)
+                self._end_call(rest[len(CLOSE) :])
             elif final or not CLOSE.startswith(rest):
-                self._end_call(rest, finished=True)
+                self._end_call(rest)
         elif self._listed and rest.startswith(","):
-            self.finished_calls += 1
             self._text, self._opened, self._mode = rest[1:], ",", "head"
         elif rest or final:
-            self._end_call(rest.removeprefix("]") if self._listed else rest, finished=True)
+            self._end_call(rest.removeprefix("]") if self._listed else rest)
 
-    def _end_call(self, rest: str, *, finished: bool) -> None:
-        self.finished_calls += finished
+    def _end_call(self, rest: str) -> None:
         self._text, self._after_call = rest, True
         self._mode = "content" if self._style == "hermes" else "plain"
 

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from inferir.runtime.text.stop_strings import StopMatcher
 from inferir.runtime.text.token_bytes import TokenBytes
 from inferir.runtime.text.tokenizer import Tokenizer
 
 
-class TextDecoder(Protocol):
-    """Turns token ids into text, holding back incomplete characters."""
-
-    def push(self, token: int) -> str:
-        """Characters completed by `token`."""
-        ...
-
-    def flush(self) -> str:
-        """What is still held back, with incomplete bytes as U+FFFD."""
-        ...
-
-
 class BytesDecoder:
-    """For tokenizers with known token bytes: one look-up and an incremental UTF-8 decoder."""
+    """For tokenizers with known token bytes: one look-up and an incremental UTF-8 decoder.
+
+    As of all decoders, `push` gives the characters that a token completes, and `flush` what is still held back, with
+    incomplete bytes as U+FFFD.
+    """
 
     __slots__ = ("_skipped", "_table", "_utf8")
 
@@ -79,6 +70,9 @@ class WindowDecoder:
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=self._skip_special)
+
+
+TextDecoder = BytesDecoder | WindowDecoder
 
 
 class Detokenizer:

@@ -13,7 +13,6 @@ import secrets
 import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import tokenizers
 
@@ -23,6 +22,7 @@ from inferir.runtime.text.traced_text import Span, plain, spans
 
 _MARKER = re.compile(r"[<\[{(|].*[>\]})|]", re.DOTALL)
 MAX_BREAKS = 16
+_BREAK = tokenizers.AddedToken("", normalized=False)
 
 
 @dataclass(frozen=True)
@@ -50,39 +50,17 @@ class PromptEncoder:
     ) -> None:
         """data_may_control: leave it to the tokenizer what becomes a control token."""
         self._tokenizer = tokenizer
-        self._end_ids = frozenset(end_ids)
-        self._sources = tuple(sources)
         self._data_may_control = data_may_control
         self._guard: _Guard | None = None
         self._lock = threading.Lock()
-
-    @cached_property
-    def _added(self) -> dict[int, tokenizers.AddedToken]:
-        return {i: t for i, t in self._tokenizer.backend.get_added_tokens_decoder().items() if t.content}
-
-    @cached_property
-    def _hard(self) -> frozenset[int]:
-        """Control tokens, whoever writes them."""
-        return frozenset(i for i, t in self._added.items() if t.content.strip() and (t.special or i in self._end_ids))
-
-    @cached_property
-    def _soft(self) -> frozenset[int]:
-        """Those that the model's own words may hold."""
-        marks = {i: t.content for i, t in self._added.items() if i not in self._hard and _MARKER.fullmatch(t.content)}
-        return frozenset(i for i, mark in marks.items() if any(mark in source for source in self._sources))
-
-    @cached_property
-    def _control(self) -> frozenset[int]:
-        return self._hard | self._soft
-
-    @cached_property
-    def _kept(self) -> frozenset[int]:
-        """Special tokens that are blanks."""
-        return frozenset(i for i, t in self._added.items() if t.special and i not in self._control)
-
-    @cached_property
-    def _spellings(self) -> _Spellings:
-        return _Spellings({t.content: i for i, t in self._added.items()})
+        self._added = {i: t for i, t in tokenizer.backend.get_added_tokens_decoder().items() if t.content}
+        # Control tokens whoever writes them, those that the model's own words may hold, and special tokens of blanks.
+        hard = {i for i, t in self._added.items() if t.content.strip() and (t.special or i in end_ids)}
+        marks = {i: t.content for i, t in self._added.items() if i not in hard and _MARKER.fullmatch(t.content)}
+        self._soft = {i for i, mark in marks.items() if any(mark in source for source in sources)}
+        self._control = frozenset(hard | self._soft)
+        self._kept = {i for i, t in self._added.items() if t.special and i not in self._control}
+        self._spellings = _Spellings({t.content: i for i, t in self._added.items()})
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Token ids of a text; what its spans hold is data. Raises `RequestError` for data that must become control."""
@@ -217,15 +195,9 @@ class _Guard:
         known = self._backend.token_to_id(spelling)
         if known is not None:
             return known
-        like = None if index is None else self._added[index]
-        token = tokenizers.AddedToken(
-            spelling,
-            special=False,
-            normalized=False if like is None else like.normalized,
-            lstrip=False if like is None else like.lstrip,
-            rstrip=False if like is None else like.rstrip,
-            single_word=False if like is None else like.single_word,
-        )
+        like = _BREAK if index is None else self._added[index]
+        form = {name: getattr(like, name) for name in ("normalized", "lstrip", "rstrip", "single_word")}
+        token = tokenizers.AddedToken(spelling, special=False, **form)
         self._backend.add_tokens([token])
         made = self._backend.token_to_id(spelling)
         assert made is not None

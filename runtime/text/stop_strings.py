@@ -23,8 +23,6 @@ class StopMatcher:
 
     def feed(self, text: str) -> tuple[int, str] | None:
         """Follow `text`. At the first completed stop string: the number of characters read, and that string."""
-        if not self._stops:
-            return None
         for position, char in enumerate(text):
             for which, stop in enumerate(self._stops):
                 matched = self._matched[which]

@@ -18,20 +18,16 @@ from tokenizers import Tokenizer
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-class TokenBytes:
+class TokenBytes(dict[int, bytes]):
     """Bytes by token id, found on first use; an id without token (a padded vocabulary) is empty."""
 
     def __init__(self, tokenizer: Tokenizer, convert: Callable[[str], bytes]) -> None:
         self._tokenizer = tokenizer
         self._convert = convert
-        self._known: dict[int, bytes] = {}
 
-    def __getitem__(self, index: int) -> bytes:
-        found = self._known.get(index)
-        if found is None:
-            token = self._tokenizer.id_to_token(index) if 0 <= index < 1 << 32 else None
-            found = b"" if token is None else self._convert(token)
-            self._known[index] = found
+    def __missing__(self, index: int) -> bytes:
+        token = self._tokenizer.id_to_token(index) if 0 <= index < 1 << 32 else None
+        found = self[index] = b"" if token is None else self._convert(token)
         return found
 
 

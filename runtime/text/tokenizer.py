@@ -20,12 +20,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class Tokenizer:
-    """Text to token ids and back. `config` is the content of tokenizer_config.json."""
+    """Text to token ids and back.
+
+    `config` is the content of tokenizer_config.json, `backend` the library's tokenizer, not to be changed.
+    """
 
     def __init__(self, backend: tokenizers.Tokenizer, config: dict[str, Any] | None = None) -> None:
         backend.no_truncation()
         backend.no_padding()
-        self._backend = backend
+        self.backend = backend
         self.config = config or {}
 
     @staticmethod
@@ -47,22 +50,17 @@ class Tokenizer:
         Other threads run meanwhile: only the library's calls for batches release the interpreter lock.
         """
         try:
-            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            (encoding,) = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         except TypeError:
             check_text(text, field)
             raise
         ids: list[int] = encoding.ids
         return ids
 
-    @property
-    def backend(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer. Not to be changed."""
-        return self._backend
-
     @cached_property
     def unknown_id(self) -> int | None:
         """The id of text that the vocabulary does not have."""
-        named = (getattr(self._backend.model, "unk_token", None), self.config.get("unk_token"), "<unk>")
+        named = (getattr(self.backend.model, "unk_token", None), self.config.get("unk_token"), "<unk>")
         for token in named:
             token = token.get("content") if isinstance(token, dict) else token
             if isinstance(token, str) and (found := self.id(token)) is not None:
@@ -76,35 +74,35 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `ids`; ids without token, as in a padded vocabulary, are empty."""
         known = [i for i in ids if self.knows(i)]
-        text: str = self._backend.decode(known, skip_special_tokens=skip_special_tokens)
+        text: str = self.backend.decode(known, skip_special_tokens=skip_special_tokens)
         return text
 
     def knows(self, index: int) -> bool:
         """Whether a token has the id `index`."""
-        return 0 <= index < 1 << 32 and self._backend.id_to_token(index) is not None
+        return self.token(index) is not None
 
     def token(self, index: int) -> str | None:
         """The token with the id `index`, in the vocabulary's own spelling."""
-        return self._backend.id_to_token(index) if 0 <= index < 1 << 32 else None
+        return self.backend.id_to_token(index) if 0 <= index < 1 << 32 else None
 
     def id(self, token: str) -> int | None:
         """The id of a token in the vocabulary's own spelling."""
-        return self._backend.token_to_id(token)
+        return self.backend.token_to_id(token)
 
     @cached_property
     def bytes(self) -> TokenBytes | None:
         """Bytes of each token, where the tokenizer's decoder only joins bytes."""
-        return token_bytes(self._backend)
+        return token_bytes(self.backend)
 
     @cached_property
     def _longest(self) -> int:
         """Characters of the longest token in the vocabulary's spelling, which is never shorter than the text."""
-        return max(map(len, self._backend.get_vocab()), default=1) or 1
+        return max(map(len, self.backend.get_vocab()), default=1) or 1
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """Ids of special tokens, such as end-of-sequence or chat markers."""
-        return frozenset(i for i, token in self._backend.get_added_tokens_decoder().items() if token.special)
+        return frozenset(i for i, token in self.backend.get_added_tokens_decoder().items() if token.special)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -19,10 +19,13 @@ from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_loop import EngineLoop
 from inferir.runtime.engine.engine_options import EngineOptions
 from inferir.runtime.fresh_memory import FreshMemory
-from inferir.runtime.requests.request import Grammar, Request, Update
+from inferir.runtime.requests.request import Request, Update
 from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.server.engine import messages as m
 from inferir.server.http.process_limits import check_threads
+
+if TYPE_CHECKING:
+    from inferir.runtime.structured import Grammar
 
 IDLE_MS = 1000
 COMPILERS = ("tvm", "triton", "torch._inductor", "llvmlite")

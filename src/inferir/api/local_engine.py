@@ -13,11 +13,10 @@ from inferir.ir.errors import EngineError
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_loop import EngineLoop
 from inferir.runtime.engine.request_maker import RequestOptions
-from inferir.runtime.requests.request import Grammar
 from inferir.runtime.sampling.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from inferir.runtime.structured import StructuredSpec
+    from inferir.runtime.structured import Grammar, StructuredSpec
 
 GRAMMARS_AT_ONCE = 64
 """Grammars that one call may have waiting to be compiled."""

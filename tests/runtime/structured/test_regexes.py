@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from grammars import accepts
@@ -138,24 +137,3 @@ def test_texts_are_utf_8(compile_: Compile) -> None:
         assert not state.accept(ord("a"))
         assert state.accept(0xA9)
         assert state.end()
-
-
-def test_rollback(compile_: Compile) -> None:
-    """Any number of tokens can be taken back, the end of the text too, and the masks are those of before."""
-    state = compile_("regex", "a(bc|bd)e?").new_state()
-    from grammars import EOS, allowed
-
-    masks: list[Any] = []
-    for token in (*b"abd", EOS):
-        masks.append(allowed(state))
-        assert state.accept(token)
-    assert state.finished
-    state.rollback(1)
-    assert not state.finished
-    assert allowed(state) == masks[3]
-    state.rollback(2)
-    assert allowed(state) == masks[1]
-    assert [state.accept(t) for t in b"bce"] == [True] * 3
-    assert state.end()
-    state.rollback(5)
-    assert allowed(state) == masks[0]

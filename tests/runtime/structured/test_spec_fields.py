@@ -9,8 +9,7 @@ import jsonschema
 import pytest
 
 from inferir.ir.errors import RequestError
-from inferir.runtime.structured.closing import closed
-from inferir.runtime.structured.spec_fields import one_of, structured_spec
+from inferir.runtime.structured.spec_fields import closed, one_of, structured_spec
 
 NUMBER: dict[str, Any] = {"type": "number"}
 POINT = {"type": "object", "properties": {"x": NUMBER}}
