@@ -10,7 +10,9 @@ also follow it. Where one might, the longer terminal is taken apart, down to sin
 from __future__ import annotations
 
 import bisect
+import functools
 import json
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,17 +28,6 @@ class Term:
     """A regular expression that the lexer reads."""
 
     node: Node
-
-
-@dataclass(frozen=True)
-class _Positions:
-    """The positions of a regular expression: characters as bits, where texts start and end, what comes next."""
-
-    chars: list[int]
-    first: list[int]
-    last: set[int]
-    follow: list[set[int]]
-    nullable: bool
 
 
 class _TooMuchWorkError(Exception):
@@ -75,7 +66,7 @@ class _Converter:
             name = left.pop()
             if name not in built:
                 built[name] = self._build(self._rules[name])
-                left += _names(built[name])
+                left += [leaf.name for leaf in _leaves(built[name]) if isinstance(leaf, Ref)]
         return built
 
     def _is_regular(self, node: Node) -> bool:
@@ -122,11 +113,11 @@ class _Converter:
 
     def _conflict(self, built: dict[str, Any]) -> Node | None:
         """A terminal that reads on where another one ends and the text goes on otherwise; None if there is none."""
-        terms = list(dict.fromkeys(t for node in built.values() for t in _terms(node)))
+        terms = list(dict.fromkeys(t for node in built.values() for t in _leaves(node) if isinstance(t, Term)))
         if len(built) == 1 and isinstance(built["root"], Term):
             return None
         alphabet = _Alphabet(self._rules.values())
-        positions = {t: self._positions(t.node, alphabet) for t in terms}
+        positions = {t: _Positions(t.node, self._rules, alphabet) for t in terms}
         if len(built) * len(built) > MAX_WORK:
             raise _TooMuchWorkError
         after = _followers(built, positions)
@@ -137,48 +128,6 @@ class _Converter:
                 if self._reads_on(positions[short], positions[long], after.get(short, 0)):
                     return long.node
         return None
-
-    def _positions(self, node: Node, alphabet: _Alphabet) -> _Positions:
-        made = _Positions([], [], set(), [], False)
-        nullable, first, last = self._place(node, alphabet, made, 0)
-        return _Positions(made.chars, sorted(first), last, made.follow, nullable)
-
-    def _place(self, node: Node, alphabet: _Alphabet, made: _Positions, depth: int) -> tuple[bool, set[int], set[int]]:
-        """Add the positions of `node`; whether it may be empty, and its first and last positions."""
-        if depth > 300 or len(made.chars) > MAX_WORK // 50:
-            raise _TooMuchWorkError
-        match node:
-            case Ref(name):
-                return self._place(self._rules[name], alphabet, made, depth + 1)
-            case Chars():
-                return self._position(alphabet.bits(node), made)
-            case Text(text):
-                parts: Iterable[tuple[bool, set[int], set[int]]] = (
-                    self._position(alphabet.bits(Chars(((ord(c), ord(c)),))), made) for c in text
-                )
-                return _chain(parts, made)
-            case Seq(items):
-                return _chain((self._place(i, alphabet, made, depth + 1) for i in items), made)
-            case Alt(options):
-                all_of = [self._place(o, alphabet, made, depth + 1) for o in options]
-                return (
-                    any(n for n, _, _ in all_of),
-                    set().union(*(f for _, f, _ in all_of)),
-                    set().union(*(e for _, _, e in all_of)),
-                )
-            case Repeat(item, low, high):  # as if it could go on without end, which is on the safe side
-                nullable, first, last = self._place(item, alphabet, made, depth + 1)
-                if high != 1:
-                    for p in last:
-                        made.follow[p] |= first
-                return nullable or low == 0, first, last
-
-    @staticmethod
-    def _position(bits: int, made: _Positions) -> tuple[bool, set[int], set[int]]:
-        made.chars.append(bits)
-        made.follow.append(set())
-        at = len(made.chars) - 1
-        return False, {at}, {at}
 
     def _reads_on(self, short: _Positions, long: _Positions, after: int) -> bool:
         """Whether a text of `short` begins one of `long` that goes on with a character of `after`."""
@@ -229,57 +178,90 @@ class _Alphabet:
         return self._known[node]
 
 
-def _chain(parts: Iterable[tuple[bool, set[int], set[int]]], made: _Positions) -> tuple[bool, set[int], set[int]]:
-    nullable, first, last = True, set[int](), set[int]()
-    for empty, starts, ends in parts:
-        for p in last:
-            made.follow[p] |= starts
-        if nullable:
-            first |= starts
-        last = last | ends if empty else ends
-        nullable = nullable and empty
-    return nullable, first, last
+_Part = tuple[bool, set[int], set[int]]
+"""Of a part of an expression: whether it may be empty, its first and its last positions."""
+
+
+class _Positions:
+    """The positions of a regular expression: characters as bits, where texts start and end, what comes next."""
+
+    def __init__(self, node: Node, rules: dict[str, Node], alphabet: _Alphabet) -> None:
+        self._rules = rules
+        self._alphabet = alphabet
+        self.chars: list[int] = []
+        self.follow: list[set[int]] = []
+        self.nullable, first, self.last = self._place(node, 0)
+        self.first = sorted(first)
+        self.starts = functools.reduce(operator.or_, (self.chars[p] for p in first), 0)
+
+    def _place(self, node: Node, depth: int) -> _Part:
+        """Add the positions of `node`."""
+        if depth > 300 or len(self.chars) > MAX_WORK // 50:
+            raise _TooMuchWorkError
+        match node:
+            case Ref(name):
+                return self._place(self._rules[name], depth + 1)
+            case Chars():
+                return self._position(node)
+            case Text(text):
+                return self._chain(self._position(Chars(((ord(c), ord(c)),))) for c in text)
+            case Seq(items):
+                return self._chain(self._place(i, depth + 1) for i in items)
+            case Alt(options):
+                empty, first, last = zip(*(self._place(o, depth + 1) for o in options), strict=True)
+                return any(empty), set().union(*first), set().union(*last)
+            case Repeat(item, low, high):  # as if it could go on without end, which is on the safe side
+                nullable, starts, ends = self._place(item, depth + 1)
+                if high != 1:
+                    for p in ends:
+                        self.follow[p] |= starts
+                return nullable or low == 0, starts, ends
+
+    def _position(self, node: Chars) -> _Part:
+        at = len(self.chars)
+        self.chars.append(self._alphabet.bits(node))
+        self.follow.append(set())
+        return False, {at}, {at}
+
+    def _chain(self, parts: Iterable[_Part]) -> _Part:
+        nullable, first, last = True, set[int](), set[int]()
+        for empty, starts, ends in parts:
+            for p in last:
+                self.follow[p] |= starts
+            if nullable:
+                first |= starts
+            last = last | ends if empty else ends
+            nullable = nullable and empty
+        return nullable, first, last
 
 
 def _followers(built: dict[str, Any], positions: dict[Term, _Positions]) -> dict[Term, int]:
     """For each terminal, the characters that may follow it."""
-    first: dict[str, int] = dict.fromkeys(built, 0)
-    empty: dict[str, bool] = dict.fromkeys(built, False)
+    known: dict[str, tuple[int, bool]] = dict.fromkeys(built, (0, False))
 
     def start(node: Any) -> tuple[int, bool]:
+        """The characters that `node` may start with, and whether it may be empty."""
         match node:
             case Term():
-                found = positions[node]
-                bits = 0
-                for p in found.first:
-                    bits |= found.chars[p]
-                return bits, found.nullable
+                return positions[node].starts, positions[node].nullable
             case Ref(name):
-                return first[name], empty[name]
-            case Seq(items):
-                bits = 0
-                for item in items:
-                    more, nullable = start(item)
-                    bits |= more
-                    if not nullable:
-                        return bits, False
-                return bits, True
+                return known[name]
             case Alt(options):
-                made = [start(o) for o in options]
-                bits = 0
-                for more, _ in made:
-                    bits |= more
-                return bits, any(n for _, n in made)
+                bits, empty = zip(*map(start, options), strict=True)
+                return functools.reduce(operator.or_, bits), any(empty)
             case Repeat(item, low):
-                bits, nullable = start(item)
-                return bits, nullable or low == 0
-        return 0, True
+                first, nullable = start(item)
+                return first, nullable or low == 0
+        found = 0
+        for item in children(node):
+            more, nullable = start(item)
+            found |= more
+            if not nullable:
+                return found, False
+        return found, True
 
-    while True:
-        made = {name: start(node) for name, node in built.items()}
-        if all((first[n], empty[n]) == v for n, v in made.items()):
-            break
-        first, empty = {n: v[0] for n, v in made.items()}, {n: v[1] for n, v in made.items()}
+    while (made := {name: start(node) for name, node in built.items()}) != known:
+        known = made
 
     after: dict[object, int] = {}
     changed = True
@@ -309,14 +291,12 @@ def _followers(built: dict[str, Any], positions: dict[Term, _Positions]) -> dict
     return {key: bits for key, bits in after.items() if isinstance(key, Term)}
 
 
-def _names(node: Any) -> list[str]:
-    if isinstance(node, Term):
-        return []
-    return [node.name] if isinstance(node, Ref) else [n for c in children(node) for n in _names(c)]
-
-
-def _terms(node: Any) -> list[Term]:
-    return [node] if isinstance(node, Term) else [t for c in children(node) for t in _terms(c)]
+def _leaves(node: Any) -> Iterator[Term | Ref]:
+    if isinstance(node, Term | Ref):
+        yield node
+    else:
+        for child in children(node):
+            yield from _leaves(child)
 
 
 def _regular_rules(rules: dict[str, Node]) -> set[str]:
