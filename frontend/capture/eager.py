@@ -37,9 +37,9 @@ def _gguf_model(source: ModelSource, options: Mapping[str, Any]) -> Any:
     """A GGUF model with the weights as transformers reads them, independently of ours. The configuration is ours: its
     loader leaves out what it does not know. So are the weights of an architecture that it does not know at all.
     """
-    from inferir.frontend.gguf.gguf_file import GgufWeights
     from inferir.frontend.gguf.gguf_metadata import metadata
     from inferir.frontend.gguf.gguf_reference import known_architectures, reading
+    from inferir.frontend.gguf.gguf_weights import GgufWeights
 
     hf, config = api(), copy.deepcopy(source.config)
     if metadata(source.path)["general.architecture"] not in known_architectures():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inferir.frontend.gguf.gguf_pretokenizers import PRE, Rule, rule
@@ -30,19 +30,30 @@ def bpe(stated: Mapping[str, Any], vocabulary: Vocabulary) -> tuple[dict[str, An
     if repeated:
         warnings.append(f"{MERGES}: {repeated} entries are listed again and have no effect")
     parts = _plain(split, vocabulary) if split.plain else _bytes(split, vocabulary, warnings)
-    parts["model"] = {
+    parts["model"] = model(vocabulary, pairs, byte_fallback=split.plain, ignore_merges=split.ignore_merges)
+    return parts, split, warnings
+
+
+def model(
+    vocabulary: Vocabulary,
+    pairs: Sequence[tuple[str, str]],
+    byte_fallback: bool,
+    ignore_merges: bool = False,
+    unknown: str | None = None,
+) -> dict[str, Any]:
+    """The part of tokenizer.json that merges. unknown: the token of what has none."""
+    return {
         "type": "BPE",
         "dropout": None,
-        "unk_token": None,
+        "unk_token": unknown,
         "continuing_subword_prefix": None,
         "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": split.plain,
-        "ignore_merges": split.ignore_merges,
+        "fuse_unk": unknown is not None,
+        "byte_fallback": byte_fallback,
+        "ignore_merges": ignore_merges,
         "vocab": vocabulary.index,
         "merges": pairs,
     }
-    return parts, split, warnings
 
 
 def _bytes(split: Rule, vocabulary: Vocabulary, warnings: list[str]) -> dict[str, Any]:
@@ -64,9 +75,9 @@ def _bytes(split: Rule, vocabulary: Vocabulary, warnings: list[str]) -> dict[str
 def _plain(split: Rule, vocabulary: Vocabulary) -> dict[str, Any]:
     require_bytes(vocabulary)
     return {
-        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
+        "normalizer": replace(" ", SPACE),
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_split(pattern) for pattern in split.splits]},
-        "decoder": {"type": "Sequence", "decoders": [spaces_back(), {"type": "ByteFallback"}, {"type": "Fuse"}]},
+        "decoder": text_decoder(),
     }
 
 
@@ -74,9 +85,15 @@ def _split(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-def spaces_back() -> dict[str, Any]:
-    """A decoder's step from the stand-in to blanks."""
-    return {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+def replace(old: str, new: str) -> dict[str, Any]:
+    """A step of a normalizer or decoder."""
+    return {"type": "Replace", "pattern": {"String": old}, "content": new}
+
+
+def text_decoder(*more: dict[str, Any]) -> dict[str, Any]:
+    """The decoder of a vocabulary of text: blanks for their stand-in, bytes joined, and the steps `more`."""
+    steps = [replace(SPACE, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+    return {"type": "Sequence", "decoders": [*steps, *more]}
 
 
 def require_bytes(vocabulary: Vocabulary) -> None:

@@ -32,7 +32,6 @@ class Described:
     sizes: Sizes
     rope: Rope | None
     keys: Keys
-    irrelevant: tuple[str, ...]
 
 
 def describe(model: GgufModel, load: Load) -> Described:
@@ -60,11 +59,10 @@ def describe(model: GgufModel, load: Load) -> Described:
     heads = {"q": sizes.heads, "k": sizes.kv_heads}
     parameters = plan(model, rules, sizes.letters(), sizes.layers, heads, rope.tensors if rope else ())
     groups = active_groups(model, rules, sizes.layers)
-    settings = family.settings(Context(keys, sizes, rope, groups))
-    tied = "lm_head.weight" not in parameters
-    config = {**settings, "vocab_size": sizes.vocabulary, "tie_word_embeddings": tied}
-    irrelevant = keys.account()
-    return Described(keys.architecture, family.model_type, config, parameters, sizes, rope, keys, irrelevant)
+    config = family.config(Context(keys, sizes, rope, groups))
+    config |= {"vocab_size": sizes.vocabulary, "tie_word_embeddings": "lm_head.weight" not in parameters}
+    keys.account()
+    return Described(keys.architecture, family.model_type, config, parameters, sizes, rope, keys)
 
 
 def _with_head(model: GgufModel, family: Family) -> tuple[Rule, ...]:

@@ -18,9 +18,11 @@ RMS, LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 _L = "model.layers.{i}"
 
 
-def _norm(name: str, target: str, bias: bool = False, change: str = "", shape: str = "h") -> tuple[Rule, ...]:
-    weight = Rule(f"{name}.weight", f"{target}.weight", shape, change)
-    return (weight, Rule(f"{name}.bias", f"{target}.bias", shape)) if bias else (weight,)
+def _norm(
+    name: str, target: str, bias: bool = False, change: str = "", shape: str = "h", group: str = ""
+) -> tuple[Rule, ...]:
+    weight = Rule(f"{name}.weight", f"{target}.weight", shape, change, group)
+    return (weight, Rule(f"{name}.bias", f"{target}.bias", shape, "", group)) if bias else (weight,)
 
 
 def _attention(bias: str = "", out_bias: str = "", change: str = "") -> tuple[Rule, ...]:
@@ -48,14 +50,17 @@ def _model(bias: bool = False, change: str = "") -> tuple[Rule, ...]:
     )
 
 
-def _second_norm(bias: bool = False, change: str = "") -> tuple[Rule, ...]:
-    return _norm("blk.{i}.ffn_norm", f"{_L}.post_attention_layernorm", bias, change)
+def _second_norm(bias: bool = False, change: str = "", group: str = "") -> tuple[Rule, ...]:
+    return _norm("blk.{i}.ffn_norm", f"{_L}.post_attention_layernorm", bias, change, group=group)
 
 
-_HEAD_NORMS = (
-    *_norm("blk.{i}.attn_q_norm", f"{_L}.self_attn.q_norm", shape="d"),
-    *_norm("blk.{i}.attn_k_norm", f"{_L}.self_attn.k_norm", shape="d"),
-)
+def _head_norms(change: str = "") -> tuple[Rule, ...]:
+    return (
+        *_norm("blk.{i}.attn_q_norm", f"{_L}.self_attn.q_norm", change=change, shape="d"),
+        *_norm("blk.{i}.attn_k_norm", f"{_L}.self_attn.k_norm", change=change, shape="d"),
+    )
+
+
 _GEMMA_NORMS = (
     *_norm("blk.{i}.post_attention_norm", f"{_L}.post_attention_layernorm", change="minus one"),
     *_norm("blk.{i}.ffn_norm", f"{_L}.pre_feedforward_layernorm", change="minus one"),
@@ -63,58 +68,25 @@ _GEMMA_NORMS = (
 )
 
 
-def _common(at: Context) -> dict[str, Any]:
-    sizes = at.sizes
-    out = {
-        "hidden_size": sizes.hidden,
-        "num_hidden_layers": sizes.layers,
-        "intermediate_size": sizes.feed_forward,
-        "num_attention_heads": sizes.heads,
-        "num_key_value_heads": sizes.kv_heads,
-        "max_position_embeddings": sizes.context,
-    }
-    return out if at.rope is None else {**out, "rope_parameters": dict(at.rope.parameters)}
-
-
-def _llama(at: Context) -> dict[str, Any]:
-    flags = {"attention_bias": "attention" in at.groups, "mlp_bias": "mlp" in at.groups}
-    _no_window(at)
-    at.keys.same("attention.scale", 1.0 / math.sqrt(at.sizes.head_dim), "the scale of attention")
-    return {**_common(at), "rms_norm_eps": at.sizes.epsilon, "head_dim": at.sizes.head_dim, **flags}
-
-
-def _qwen2(at: Context) -> dict[str, Any]:
-    _no_window(at)
-    return {**_common(at), "rms_norm_eps": at.sizes.epsilon, "use_sliding_window": False, "sliding_window": None}
-
-
-def _qwen3(at: Context) -> dict[str, Any]:
-    return {**_qwen2(at), "head_dim": at.sizes.head_dim, "attention_bias": False}
-
-
-def _no_window(at: Context) -> None:
+def _no_window(at: Context) -> dict[str, Any]:
     """Accept a window that is never reached."""
     window = at.keys.integer("attention.sliding_window", 0, low=0)
     if 0 < window < at.sizes.context:
         key = at.keys.full("attention.sliding_window")
         raise at.keys.fail(key, f"is {window}: a window is not supported for {at.keys.architecture!r}")
+    return {}
 
 
-def _gemma(at: Context) -> dict[str, Any]:
-    return {
-        **_common(at),
-        "rms_norm_eps": at.sizes.epsilon,
-        "head_dim": at.sizes.head_dim,
-        "attention_bias": False,
-        "hidden_act": "gelu_pytorch_tanh",
-    }
+def _llama(at: Context) -> dict[str, Any]:
+    at.keys.same("attention.scale", 1.0 / math.sqrt(at.sizes.head_dim), "the scale of attention")
+    return _no_window(at)
 
 
 def _gemma2(at: Context) -> dict[str, Any]:
     window = at.keys.integer("attention.sliding_window", 4096)
     at.keys.same("rope.freq_base_swa", at.keys.number("rope.freq_base", 10000.0), "the base of all layers")
     return {
-        **_gemma_shared(at, scaled_by_hidden=46),
+        "query_pre_attn_scalar": _query_scalar(at, scaled_by_hidden=46),
         "sliding_window": window,
         "layer_types": _layer_types(at, 2),
         "attn_logit_softcapping": at.keys.number("attn_logit_softcapping", 50.0, above=True),
@@ -126,13 +98,11 @@ def _gemma3(at: Context) -> dict[str, Any]:
     assert at.rope is not None
     window = at.keys.integer("attention.sliding_window", 0, low=0)
     base = at.keys.number("rope.freq_base_swa", 10000.0, low=1.0, above=True)
-    types = _layer_types(at, 6) if window else ["full_attention"] * at.sizes.layers
     return {
-        **_gemma_shared(at, scaled_by_hidden=62),
+        "query_pre_attn_scalar": _query_scalar(at, scaled_by_hidden=62),
         "sliding_window": window or at.sizes.context,
-        "layer_types": types,
+        "layer_types": _layer_types(at, 6) if window else ["full_attention"] * at.sizes.layers,
         "final_logit_softcapping": at.keys.number("final_logit_softcapping", 0.0) or None,
-        "attn_logit_softcapping": None,
         "rope_parameters": {
             "full_attention": dict(at.rope.parameters),
             "sliding_attention": dict(unscaled(at.rope, base, at.sizes.turned)),
@@ -140,13 +110,10 @@ def _gemma3(at: Context) -> dict[str, Any]:
     }
 
 
-def _gemma_shared(at: Context, scaled_by_hidden: int) -> dict[str, Any]:
+def _query_scalar(at: Context, scaled_by_hidden: int) -> int:
     """scaled_by_hidden: number of layers of the one size that scales attention by hidden / heads, not by head."""
-    out = _gemma(at)
-    del out["hidden_act"]
     by_hidden = at.sizes.layers == scaled_by_hidden
-    scalar = at.sizes.hidden // at.sizes.heads if by_hidden else at.sizes.head_dim
-    return {**out, "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": scalar}
+    return at.sizes.hidden // at.sizes.heads if by_hidden else at.sizes.head_dim
 
 
 def _layer_types(at: Context, default: int) -> list[str]:
@@ -167,30 +134,7 @@ def _layer_types(at: Context, default: int) -> list[str]:
 def _phi3(at: Context) -> dict[str, Any]:
     assert at.rope is not None
     window = at.keys.integer("attention.sliding_window", 0, low=0)
-    return {
-        **_common(at),
-        "rms_norm_eps": at.sizes.epsilon,
-        "original_max_position_embeddings": at.rope.original,
-        "sliding_window": window or None,
-        "hidden_act": "silu",
-    }
-
-
-def _starcoder2(at: Context) -> dict[str, Any]:
-    _no_window(at)
-    return {**_common(at), "norm_epsilon": at.sizes.epsilon, "use_bias": True, "sliding_window": None}
-
-
-def _gpt2(at: Context) -> dict[str, Any]:
-    return {
-        "n_embd": at.sizes.hidden,
-        "n_layer": at.sizes.layers,
-        "n_head": at.sizes.heads,
-        "n_inner": at.sizes.feed_forward,
-        "n_positions": at.sizes.context,
-        "layer_norm_epsilon": at.sizes.epsilon,
-        "activation_function": "gelu_new",
-    }
+    return {"original_max_position_embeddings": at.rope.original, "sliding_window": window or None}
 
 
 def _stablelm(at: Context) -> dict[str, Any]:
@@ -200,24 +144,7 @@ def _stablelm(at: Context) -> dict[str, Any]:
         tensors = "absent" if parallel else "there"
         key = at.keys.full("use_parallel_residual")
         raise at.keys.fail(key, f"is {str(stated).lower()}, but the tensors 'blk.N.ffn_norm' are {tensors}")
-    return {
-        **_common(at),
-        "layer_norm_eps": at.sizes.epsilon,
-        "use_qkv_bias": "attention" in at.groups,
-        "use_parallel_residual": parallel,
-        "qk_layernorm": False,
-    }
-
-
-def _nemotron(at: Context) -> dict[str, Any]:
-    return {
-        **_common(at),
-        "norm_eps": at.sizes.epsilon,
-        "head_dim": at.sizes.head_dim,
-        "attention_bias": "attention" in at.groups,
-        "mlp_bias": "mlp" in at.groups,
-        "hidden_act": "relu2",
-    }
+    return {"use_parallel_residual": parallel}
 
 
 def _gpt2_rules() -> tuple[Rule, ...]:
@@ -235,57 +162,92 @@ def _gpt2_rules() -> tuple[Rule, ...]:
     )
 
 
-def _optional(rules: tuple[Rule, ...], group: str) -> tuple[Rule, ...]:
-    return tuple(Rule(r.name, r.target, r.shape, r.change, group) for r in rules)
-
-
-def _two_matrices(up: str, down: str, bias: str) -> tuple[Rule, ...]:
+def _two_matrices(up: str, down: str, bias: str = "", up_shape: str = "f h") -> tuple[Rule, ...]:
     return (
-        *linear("blk.{i}.ffn_up", f"{_L}.mlp.{up}", "f h", bias),
+        *linear("blk.{i}.ffn_up", f"{_L}.mlp.{up}", up_shape, bias),
         *linear("blk.{i}.ffn_down", f"{_L}.mlp.{down}", "h f", bias),
     )
 
+
+def _entries(epsilon: str, head_dim: bool = False) -> dict[str, str]:
+    """The entries of most model types that a size decides. epsilon: what the type calls that of its norms."""
+    return {
+        "hidden_size": "hidden",
+        "num_hidden_layers": "layers",
+        "intermediate_size": "feed_forward",
+        "num_attention_heads": "heads",
+        "num_key_value_heads": "kv_heads",
+        "max_position_embeddings": "context",
+        epsilon: "epsilon",
+        **({"head_dim": "head_dim"} if head_dim else {}),
+    }
+
+
+_GPT2_ENTRIES = {
+    "n_embd": "hidden",
+    "n_layer": "layers",
+    "n_head": "heads",
+    "n_inner": "feed_forward",
+    "n_positions": "context",
+    "layer_norm_epsilon": "epsilon",
+}
+_GEMMA_MODEL = _model(change="minus one")
+_TANH = "gelu_pytorch_tanh"
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(
         "llama",
         (*_model(), *_second_norm(), *_attention("attention", "attention", "interleaved"), *_gated("mlp")),
         RMS,
-        _llama,
+        _entries("rms_norm_eps", head_dim=True),
+        flags={"attention_bias": "attention", "mlp_bias": "mlp"},
+        settings=_llama,
         factors=(FREQS, LONG, SHORT),
         free_head=True,
     ),
-    "qwen2": Family("qwen2", (*_model(), *_second_norm(), *_attention("always"), *_gated()), RMS, _qwen2),
+    "qwen2": Family(
+        "qwen2",
+        (*_model(), *_second_norm(), *_attention("always"), *_gated()),
+        RMS,
+        _entries("rms_norm_eps"),
+        {"use_sliding_window": False, "sliding_window": None},
+        settings=_no_window,
+    ),
     "qwen3": Family(
-        "qwen3", (*_model(), *_second_norm(), *_attention(), *_HEAD_NORMS, *_gated()), RMS, _qwen3, free_head=True
+        "qwen3",
+        (*_model(), *_second_norm(), *_attention(), *_head_norms(), *_gated()),
+        RMS,
+        _entries("rms_norm_eps", head_dim=True),
+        {"use_sliding_window": False, "sliding_window": None, "attention_bias": False},
+        settings=_no_window,
+        free_head=True,
     ),
     "gemma": Family(
         "gemma",
-        (*_model(change="minus one"), *_second_norm(change="minus one"), *_attention(), *_gated()),
+        (*_GEMMA_MODEL, *_second_norm(change="minus one"), *_attention(), *_gated()),
         RMS,
-        _gemma,
+        _entries("rms_norm_eps", head_dim=True),
+        {"attention_bias": False, "hidden_act": _TANH},
         free_head=True,
         head="never",
     ),
     "gemma2": Family(
         "gemma2",
-        (*_model(change="minus one"), *_GEMMA_NORMS, *_attention(), *_gated()),
+        (*_GEMMA_MODEL, *_GEMMA_NORMS, *_attention(), *_gated()),
         RMS,
-        _gemma2,
+        _entries("rms_norm_eps", head_dim=True),
+        {"attention_bias": False, "hidden_activation": _TANH},
+        settings=_gemma2,
         free_head=True,
         head="never",
     ),
     "gemma3": Family(
         "gemma3_text",
-        (
-            *_model(change="minus one"),
-            *_GEMMA_NORMS,
-            *_attention(),
-            *(Rule(r.name, r.target, r.shape, "minus one") for r in _HEAD_NORMS),
-            *_gated(),
-        ),
+        (*_GEMMA_MODEL, *_GEMMA_NORMS, *_attention(), *_head_norms("minus one"), *_gated()),
         RMS,
-        _gemma3,
+        _entries("rms_norm_eps", head_dim=True),
+        {"attention_bias": False, "hidden_activation": _TANH, "attn_logit_softcapping": None},
+        settings=_gemma3,
         free_head=True,
     ),
     "phi3": Family(
@@ -295,11 +257,12 @@ FAMILIES: Mapping[str, Family] = {
             *_second_norm(),
             *linear("blk.{i}.attn_qkv", f"{_L}.self_attn.qkv_proj", "p h"),
             *linear("blk.{i}.attn_output", f"{_L}.self_attn.o_proj", "h q"),
-            *linear("blk.{i}.ffn_up", f"{_L}.mlp.gate_up_proj", "g h"),
-            *linear("blk.{i}.ffn_down", f"{_L}.mlp.down_proj", "h f"),
+            *_two_matrices("gate_up_proj", "down_proj", up_shape="g h"),
         ),
         RMS,
-        _phi3,
+        _entries("rms_norm_eps"),
+        {"hidden_act": "silu"},
+        settings=_phi3,
         turned="part",
         factors=(LONG, SHORT),
     ),
@@ -312,19 +275,19 @@ FAMILIES: Mapping[str, Family] = {
             *_two_matrices("c_fc", "c_proj", "!"),
         ),
         LAYER,
-        _starcoder2,
+        _entries("norm_epsilon"),
+        {"use_bias": True, "sliding_window": None},
+        settings=_no_window,
     ),
-    "gpt2": Family("gpt2", _gpt2_rules(), LAYER, _gpt2, turned="none"),
+    "gpt2": Family("gpt2", _gpt2_rules(), LAYER, _GPT2_ENTRIES, {"activation_function": "gelu_new"}, turned="none"),
     "stablelm": Family(
         "stablelm",
-        (
-            *_model(bias=True),
-            *_optional(_second_norm(bias=True), "second norm"),
-            *_attention("attention"),
-            *_gated(),
-        ),
+        (*_model(bias=True), *_second_norm(bias=True, group="second norm"), *_attention("attention"), *_gated()),
         LAYER,
-        _stablelm,
+        _entries("layer_norm_eps"),
+        {"qk_layernorm": False},
+        flags={"use_qkv_bias": "attention"},
+        settings=_stablelm,
         turned="part",
         head="required",
     ),
@@ -337,7 +300,9 @@ FAMILIES: Mapping[str, Family] = {
             *_two_matrices("up_proj", "down_proj", "mlp"),
         ),
         LAYER,
-        _nemotron,
+        _entries("norm_eps", head_dim=True),
+        {"hidden_act": "relu2"},
+        flags={"attention_bias": "attention", "mlp_bias": "mlp"},
         turned="part",
         head="required",
     ),

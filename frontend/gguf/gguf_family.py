@@ -58,18 +58,31 @@ class Context:
 class Family:
     """One architecture.
 
-    model_type: transformers' name. rules: its tensors. epsilon: key of the norms' epsilon. settings: the rest of its
-    configuration. turned: "all" elements of a head are rotated, "part" of them may be, or "none". factors: factor
-    tensors it may have. free_head: whether a head may have another size than hidden / heads. head: an output matrix is
-    "optional", "required" or "never" there.
+    model_type: transformers' name. rules: its tensors. epsilon: key of the norms' epsilon. entries: of its
+    configuration, by the field of `Sizes` that decides each; fixed: those that are always the same; flags: those that
+    say whether the model has any tensor of a group; settings: the rest of them. turned: "all" elements of a head are
+    rotated, "part" of them may be, or "none". factors: factor tensors it may have. free_head: whether a head may have
+    another size than hidden / heads. head: an output matrix is "optional", "required" or "never" there.
     """
 
     model_type: str
     rules: tuple[Rule, ...]
     epsilon: str
-    settings: Callable[[Context], Mapping[str, Any]]
+    entries: Mapping[str, str]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    flags: Mapping[str, str] = field(default_factory=dict)
+    settings: Callable[[Context], Mapping[str, Any]] = lambda _: {}
     turned: str = "all"
     factors: tuple[str, ...] = ()
     free_head: bool = False
     head: str = "optional"
-    names: Mapping[str, str] = field(default_factory=dict)
+
+    def config(self, at: Context) -> dict[str, Any]:
+        """Entries of a model's configuration."""
+        return {
+            **{entry: getattr(at.sizes, size) for entry, size in self.entries.items()},
+            **({} if at.rope is None else {"rope_parameters": dict(at.rope.parameters)}),
+            **{entry: group in at.groups for entry, group in self.flags.items()},
+            **self.fixed,
+            **self.settings(at),
+        }

@@ -12,22 +12,11 @@ from typing import Any
 from inferir.frontend.checkpoint.huggingface import api, one_line, quiet
 from inferir.frontend.gguf.gguf_keys import SAMPLING
 from inferir.frontend.gguf.gguf_metadata import Identity, identity, open_model
-from inferir.frontend.gguf.gguf_reference import reading
 from inferir.frontend.gguf.gguf_rope import EXPLICIT
 from inferir.frontend.gguf.gguf_vocabulary import NO_TOKEN
-from inferir.frontend.gguf.gguf_weights import GgufWeights, described
+from inferir.frontend.gguf.gguf_weights import described
 from inferir.ir.contract.manifest import Decision
 from inferir.ir.errors import FrontendError
-
-__all__ = [
-    "GgufWeights",
-    "decisions",
-    "end_token_ids",
-    "end_tokens",
-    "generation_defaults",
-    "load_config",
-    "reading",
-]
 
 _IDS = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
 
@@ -44,11 +33,10 @@ def load_config(path: Path) -> Any:
 
 @functools.lru_cache(maxsize=2)
 def _config(identity: Identity) -> Any:
-    from inferir.frontend.gguf.explicit_rope import register_explicit
-
     path = Path(identity[0][0])
     model = described(path)
-    register_explicit()
+    hf_rope: Any = api().rope_init
+    hf_rope.setdefault(EXPLICIT, _explicit_frequencies)
     ids = {name: _token_id(path, kind) for kind, name in _IDS.items()}
     wanted = {**model.config, **ids}
     try:
@@ -66,6 +54,17 @@ def _config(identity: Identity) -> Any:
                 "this version of transformers is not supported for this file"
             )
     return config
+
+
+def _explicit_frequencies(config: Any, device: Any = None, seq_len: Any = None, layer_type: str | None = None) -> Any:
+    """A rope type of transformers: frequencies [dim / 2] f32 and the factor of cosine and sine that a configuration
+    states one by one.
+    """
+    import torch
+
+    parameters = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
+    out = torch.tensor(parameters["inv_freq"], dtype=torch.float64).to(device=device, dtype=torch.float32)
+    return out, float(parameters["attention_factor"])
 
 
 def _build(model_type: str, entries: dict[str, Any]) -> Any:
@@ -103,15 +102,10 @@ def _token_id(path: Path, kind: str) -> int | None:
     return value
 
 
-def end_tokens(path: Path) -> tuple[tuple[str, int], ...]:
-    """(key, id) of every token that the file declares to end a text, a turn or a message, in that order."""
-    found = ((f"tokenizer.ggml.{kind}_token_id", _token_id(path, kind)) for kind in ("eos", "eot", "eom"))
-    return tuple((key, value) for key, value in found if value is not None)
-
-
 def end_token_ids(path: Path) -> tuple[int, ...]:
     """Ids that the file declares to end a text, a turn or a message, in that order, each once."""
-    return tuple(dict.fromkeys(value for _, value in end_tokens(path)))
+    found = (_token_id(path, kind) for kind in ("eos", "eot", "eom"))
+    return tuple(dict.fromkeys(value for value in found if value is not None))
 
 
 def generation_defaults(path: Path) -> Mapping[str, float | int]:

@@ -37,37 +37,22 @@ SAMPLING: Mapping[str, str] = {
     "general.sampling.penalty_repeat": "repetition_penalty",
 }
 
+_ZERO = """
+attention.clamp_kqv attention.max_alibi_bias attention.q_lora_rank attention.kv_lora_rank attention.shared_kv_layers
+attn_logit_softcapping embedding_length_per_layer_input expert_count expert_feed_forward_length expert_group_count
+expert_group_used_count expert_shared_count expert_shared_feed_forward_length expert_used_count
+final_logit_softcapping leading_dense_block_count nextn_predict_layers rope.scaling.alpha
+rope.scaling.yarn_log_multiplier router_logit_softcapping
+"""
+_ZERO_OR_ONE = "attention.output_scale embedding_scale full_attention_interval logit_scale residual_scale"
+
 # Keys `ARCH.…` that change nothing as long as they hold one of these values.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(_ZERO.split(), (0,)),
+    **dict.fromkeys(_ZERO_OR_ONE.split(), (0, 1)),
+    **dict.fromkeys(("swin_norm", "use_parallel_residual"), (False,)),
     "attention.causal": (True,),
-    "attention.clamp_kqv": (0,),
-    "attention.max_alibi_bias": (0,),
-    "attention.output_scale": (0, 1),
-    "attention.q_lora_rank": (0,),
-    "attention.kv_lora_rank": (0,),
-    "attention.shared_kv_layers": (0,),
-    "attn_logit_softcapping": (0,),
-    "embedding_length_per_layer_input": (0,),
-    "embedding_scale": (0, 1),
-    "expert_count": (0,),
-    "expert_feed_forward_length": (0,),
-    "expert_group_count": (0,),
-    "expert_group_used_count": (0,),
-    "expert_shared_count": (0,),
-    "expert_shared_feed_forward_length": (0,),
-    "expert_used_count": (0,),
-    "final_logit_softcapping": (0,),
-    "full_attention_interval": (0, 1),
-    "leading_dense_block_count": (0,),
-    "logit_scale": (0, 1),
-    "nextn_predict_layers": (0,),
-    "residual_scale": (0, 1),
-    "rope.scaling.alpha": (0,),
-    "rope.scaling.yarn_log_multiplier": (0,),
-    "router_logit_softcapping": (0,),
-    "swin_norm": (False,),
     "tensor_data_layout": ("Meta AI original pth",),
-    "use_parallel_residual": (False,),
 }
 
 # Keys `ARCH.…` that say nothing about the next token's logits.
@@ -138,14 +123,14 @@ class Keys:
         wanted = f"a finite number {'above' if above else 'of at least'} {low:g}"
         return float(self._get(self.full(suffix), default, check, wanted))
 
-    def per_layer(self, suffix: str, layers: int, default: Any = REQUIRED, low: int = 1) -> int:
+    def per_layer(self, suffix: str, layers: int, default: Any = REQUIRED) -> int:
         """An integer, or a list with the same integer for every layer. Layers that differ are refused."""
         key = self.full(suffix)
         value = self.model.values.get(key)
         if not isinstance(value, list):
-            return self.integer(suffix, default, low)
+            return self.integer(suffix, default)
         wanted = f"an integer, or a list of one for each of the {layers} layers"
-        self._get(key, default, lambda v: len(v) == layers and all(_is_int(x) and x >= low for x in v), wanted)
+        self._get(key, default, lambda v: len(v) == layers and all(_is_int(x) and x >= 1 for x in v), wanted)
         if len(set(value)) > 1:
             raise self.fail(key, "differs from layer to layer, which is not supported")
         return int(value[0])
@@ -161,28 +146,20 @@ class Keys:
         keys = [self.full(s) for s in suffixes if self.has(s)]
         return f"{self.model.file}: {keys[0]}" if keys else f"{self.model.file}: default of {self.architecture!r}"
 
-    def account(self) -> tuple[str, ...]:
-        """Check the keys that were not read: raise `FrontendError` naming all that could change numbers, warn about
-        others that are not known, and return the irrelevant ones.
+    def account(self) -> None:
+        """Check the keys that were not read: raise `FrontendError` naming all that could change numbers, and warn about
+        others that are not known.
         """
         wrong: list[str] = []
         unknown: list[str] = []
-        irrelevant: list[str] = []
         for key, value in self.model.values.items():
-            if key in self.used:
-                continue
-            if key.startswith("general.sampling."):
-                (irrelevant if key in SAMPLING else unknown).append(key)
-                continue
-            if any(key.startswith(prefix) for prefix in IRRELEVANT):
-                irrelevant.append(key)
+            sampling = key.startswith("general.sampling.")
+            if key in self.used or key in SAMPLING or (key.startswith(tuple(IRRELEVANT)) and not sampling):
                 continue
             suffix = key.removeprefix(self.architecture + ".")
             if suffix == key:
                 unknown.append(key)
-            elif suffix in HARMLESS or _neutral(suffix, value):
-                irrelevant.append(key)
-            else:
+            elif suffix not in HARMLESS and not _neutral(suffix, value):
                 wrong.append(key if isinstance(value, list) else f"{key}={str(value)[:40]}")
         if wrong:
             raise FrontendError(
@@ -193,16 +170,11 @@ class Keys:
         if unknown:
             message = f"{self.model.file}: not known and not used: {_list(unknown)}"
             warnings.warn(message, WeightWarning, stacklevel=4)
-        return tuple(irrelevant)
 
 
 def _neutral(suffix: str, value: Any) -> bool:
-    return any((type(value) is type(ok) and value == ok) or _both_numbers(value, ok) for ok in NEUTRAL.get(suffix, ()))
-
-
-def _both_numbers(value: Any, other: Any) -> bool:
-    numbers = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in (value, other))
-    return numbers and bool(value == other)
+    same_kind = (ok for ok in NEUTRAL.get(suffix, ()) if isinstance(ok, bool) == isinstance(value, bool))
+    return any(value == ok for ok in same_kind)
 
 
 def _is_int(value: Any) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inferir.frontend.checkpoint.model_name import readable
-from inferir.frontend.gguf.gguf_format import TensorInfo, read_header
+from inferir.frontend.gguf.gguf_format import Header, TensorInfo, read_header
 from inferir.frontend.gguf.gguf_parts import check_parts, part_files
 
 Identity = tuple[tuple[str, int, int], ...]
@@ -20,16 +20,14 @@ class GgufModel:
     """A GGUF model: one file, or all parts of a split one.
 
     values, types: the keys of the first file with plain values and the kind of each. tensors: by name, in the order of
-    the files. sizes, alignments: of every file.
+    the files. headers: of every file.
     """
 
     path: Path
     values: Mapping[str, Any]
     types: Mapping[str, str]
     tensors: Mapping[str, TensorInfo]
-    data_offsets: Mapping[Path, int]
-    sizes: Mapping[Path, int]
-    alignment: Mapping[Path, int]
+    headers: Mapping[Path, Header]
 
     @property
     def file(self) -> str:
@@ -57,9 +55,7 @@ def _open(identity: Identity) -> GgufModel:
         values=first.values,
         types=first.types,
         tensors={tensor.name: tensor for header in headers for tensor in header.tensors},
-        data_offsets={header.path: header.data_offset for header in headers},
-        sizes={header.path: header.size for header in headers},
-        alignment={header.path: header.alignment for header in headers},
+        headers={header.path: header for header in headers},
     )
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from inferir.frontend.gguf.gguf_bpe import BYTE_TOKENS, SPACE, spaces_back
+from inferir.frontend.gguf.gguf_bpe import BYTE_TOKENS, SPACE, model, replace, text_decoder
 from inferir.frontend.gguf.gguf_vocabulary import BYTE, SCORES, TOKENS, UNKNOWN, USER_DEFINED, Vocabulary, flag, scores
 from inferir.ir.errors import FrontendError
 
@@ -40,28 +41,19 @@ def spm(stated: Mapping[str, Any], vocabulary: Vocabulary, control: frozenset[in
             f"{TOKENS}: {len(lost)} bytes have no token: characters that need them become the unknown token"
         )
     prefix = flag(stated, ADD_SPACE, True)
-    replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    blanks = replace(" ", SPACE)
     prepend = {"type": "Prepend", "prepend": SPACE}
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
     parts = {
-        "normalizer": {"type": "Sequence", "normalizers": [prepend, replace]} if prefix else replace,
+        "normalizer": {"type": "Sequence", "normalizers": [prepend, blanks]} if prefix else blanks,
         "pre_tokenizer": None,
-        "decoder": {
-            "type": "Sequence",
-            "decoders": [spaces_back(), {"type": "ByteFallback"}, {"type": "Fuse"}, *strip],
-        },
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": vocabulary.tokens[unknown] if lost and unknown is not None else None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": bool(lost),
-            "byte_fallback": True,
-            "ignore_merges": False,
-            "vocab": vocabulary.index,
-            "merges": _merges(stated, vocabulary, control),
-        },
+        "decoder": text_decoder(*strip),
+        "model": model(
+            vocabulary,
+            _merges(stated, vocabulary, control),
+            byte_fallback=True,
+            unknown=vocabulary.tokens[unknown] if lost and unknown is not None else None,
+        ),
     }
     return parts, warnings
 
@@ -157,18 +149,7 @@ def _tied(group: dict[str, list[Pair]]) -> Iterable[str]:
 
 
 def _ordered(behind: dict[str, set[str]]) -> list[str]:
-    waiting = dict.fromkeys(behind, 0)
-    for tokens in behind.values():
-        for token in tokens:
-            waiting[token] += 1
-    ready, out = [token for token, count in waiting.items() if not count], []
-    while ready:
-        out.append(ready.pop())
-        for token in behind[out[-1]]:
-            waiting[token] -= 1
-            if not waiting[token]:
-                ready.append(token)
-    if len(out) < len(behind):
-        some = sorted(set(behind) - set(out))[:2]
-        raise FrontendError(_unordered(*some))
-    return out
+    try:
+        return [*TopologicalSorter(behind).static_order()][::-1]
+    except CycleError as error:
+        raise FrontendError(_unordered(*sorted(set(error.args[1]))[:2])) from None

@@ -18,17 +18,20 @@ from inferir.frontend.gguf.gguf_bpe import bpe
 from inferir.frontend.gguf.gguf_metadata import metadata
 from inferir.frontend.gguf.gguf_pretokenizers import PRE
 from inferir.frontend.gguf.gguf_spm import ADD_SPACE, spm
-from inferir.frontend.gguf.gguf_tokenizer_keys import NAMED_TEMPLATE, TOKENIZER_KEYS, unaccounted
 from inferir.frontend.gguf.gguf_vocabulary import (
     CONTROL,
     ID_KEYS,
     MODEL,
+    NAMED_TEMPLATE,
+    TEMPLATE,
+    TEMPLATES,
     TOKENS,
     UNKNOWN,
     Vocabulary,
     flag,
     text,
     texts,
+    unaccounted,
     vocabulary,
 )
 from inferir.frontend.tokenizer.template_files import DEFAULT, Template, usable
@@ -36,12 +39,9 @@ from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning
 from inferir.ir.contract.manifest import Decision
 from inferir.ir.errors import FrontendError
 
-__all__ = ["TOKENIZER_KEYS", "decisions", "export", "unaccounted"]
-
 BOS, EOS = "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"
 ADD_BOS, ADD_EOS = "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token"
 SUPPRESSED = "tokenizer.ggml.suppress_tokens"
-TEMPLATE, TEMPLATES = "tokenizer.chat_template", "tokenizer.chat_templates"
 
 # What SentencePiece vocabularies have where the file states no id.
 _USUAL_IDS = {"tokenizer.ggml.unknown_token_id": 0, BOS: 1, EOS: 2}
@@ -113,11 +113,8 @@ def _documents(stated: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     special = _special_ids(known, kind)
     flags = {"add_bos_token": flag(stated, ADD_BOS, add_bos), "add_eos_token": flag(stated, ADD_EOS, False)}
     if force and not flags["add_bos_token"]:
-        odd += (
-            [f"{ADD_BOS} is not true, but tokenizers of this kind always add a start token"]
-            if ADD_BOS in stated
-            else []
-        )
+        if ADD_BOS in stated:
+            odd.append(f"{ADD_BOS} is not true, but tokenizers of this kind always add a start token")
         flags["add_bos_token"] = True
     if stated.get(SUPPRESSED):
         odd.append(f"{SUPPRESSED}: not obeyed; these tokens can be generated")

@@ -25,25 +25,41 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 NO_TOKEN = (-1, 2**32 - 1)
 
 # Keys of ids, and the name by which transformers' files call the token (None: no name there).
+_NAMED = {
+    "bos": "bos_token",
+    "eos": "eos_token",
+    "unknown": "unk_token",
+    "padding": "pad_token",
+    "seperator": "sep_token",
+    "cls": "cls_token",
+    "mask": "mask_token",
+    "eot": None,
+    "eom": None,
+}
+# For completing a gap in a text, which requests spell out themselves.
+_INFILL = ["fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep", "prefix", "suffix", "middle"]
 ID_KEYS: dict[str, str | None] = {
-    "tokenizer.ggml.bos_token_id": "bos_token",
-    "tokenizer.ggml.eos_token_id": "eos_token",
-    "tokenizer.ggml.unknown_token_id": "unk_token",
-    "tokenizer.ggml.padding_token_id": "pad_token",
-    "tokenizer.ggml.seperator_token_id": "sep_token",
-    "tokenizer.ggml.cls_token_id": "cls_token",
-    "tokenizer.ggml.mask_token_id": "mask_token",
-    "tokenizer.ggml.eot_token_id": None,
-    "tokenizer.ggml.eom_token_id": None,
-    "tokenizer.ggml.fim_pre_token_id": None,
-    "tokenizer.ggml.fim_suf_token_id": None,
-    "tokenizer.ggml.fim_mid_token_id": None,
-    "tokenizer.ggml.fim_pad_token_id": None,
-    "tokenizer.ggml.fim_rep_token_id": None,
-    "tokenizer.ggml.fim_sep_token_id": None,
-    "tokenizer.ggml.prefix_token_id": None,
-    "tokenizer.ggml.suffix_token_id": None,
-    "tokenizer.ggml.middle_token_id": None,
+    f"tokenizer.ggml.{kind}_token_id": name for kind, name in (_NAMED | dict.fromkeys(_INFILL)).items()
+}
+
+_READ = """
+model pre tokens token_type scores merges add_bos_token add_eos_token add_space_prefix remove_extra_whitespaces
+precompiled_charsmap suppress_tokens
+"""
+TEMPLATE, TEMPLATES, NAMED_TEMPLATE = (
+    "tokenizer.chat_template",
+    "tokenizer.chat_templates",
+    "tokenizer.chat_template.",
+)
+# Every key under `tokenizer.` that is read, and why another may be ignored; but `NAMED_TEMPLATE`, which begins a key.
+TOKENIZER_KEYS: dict[str, str] = {
+    **dict.fromkeys([*ID_KEYS, *(f"tokenizer.ggml.{name}" for name in _READ.split()), TEMPLATE, TEMPLATES], "read"),
+    "tokenizer.ggml.add_sep_token": "separators stand between the two texts of a pair, which decoders are not given",
+    "tokenizer.ggml.token_type_count": "kinds of segments, which only encoders embed",
+    "tokenizer.ggml.normalizer.lowercase": "read by WordPiece tokenizers only, which are refused",
+    "tokenizer.ggml.normalizer.strip_accents": "read by WordPiece tokenizers only, which are refused",
+    "tokenizer.huggingface.json": "the same tokenizer in another form; the other keys are what readers agree on",
+    "tokenizer.rwkv.world": "the vocabulary of RWKV tokenizers, which are refused",
 }
 
 
@@ -173,3 +189,9 @@ def _shown(value: Any) -> str:
         return f"a list of {len(value)}"
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def unaccounted(stated: Mapping[str, Any]) -> list[str]:
+    """Keys under `tokenizer.` that are neither used nor known to be irrelevant."""
+    unknown = (key for key in stated if key.startswith("tokenizer.") and key not in TOKENIZER_KEYS)
+    return sorted(key for key in unknown if not key.startswith(NAMED_TEMPLATE))

@@ -40,16 +40,15 @@ def check_extents(model: GgufModel) -> None:
     """Raise `WeightError` naming a tensor whose type is unknown or that does not lie where the format puts it: one
     after the other, aligned, inside its file.
     """
-    ends = dict(model.data_offsets)
+    ends = {file: header.data_offset for file, header in model.headers.items()}
     for tensor in model.tensors.values():
-        size = _bytes(tensor)
-        at, limit = ends[tensor.file], model.sizes[tensor.file]
+        size, header = _bytes(tensor), model.headers[tensor.file]
+        at, limit = ends[tensor.file], header.size
         if tensor.offset != at:
             raise _fail(tensor, f"its data begins at byte {tensor.offset}; it must follow the one before, at {at}")
         if at + size > limit:
             raise _fail(tensor, f"it ends at byte {at + size}, the file has {limit} (truncated?)")
-        step = model.alignment[tensor.file]
-        ends[tensor.file] = at + -(-size // step) * step
+        ends[tensor.file] = at + -(-size // header.alignment) * header.alignment
 
 
 def _fail(tensor: TensorInfo, why: str) -> WeightError:

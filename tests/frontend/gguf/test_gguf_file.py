@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from inferir.frontend.capture.eager import eager_model, model_logits
 from inferir.frontend.capture.trace import TracedModel, trace
 from inferir.frontend.capture.trace_check import check_trace
-from inferir.frontend.gguf.gguf_file import GgufWeights
+from inferir.frontend.gguf.gguf_weights import GgufWeights
 from inferir.frontend.source.export_tokenizer import export_tokenizer
 from inferir.frontend.source.model_source import ModelSource, load_source
 from inferir.ir.errors import FrontendError, WeightError

@@ -32,7 +32,8 @@ from tiny_gguf import (
 from tokenizers import Tokenizer
 
 from inferir.frontend.gguf import gguf_pretokenizers
-from inferir.frontend.gguf.gguf_tokenizer import TOKENIZER_KEYS, decisions, export, unaccounted
+from inferir.frontend.gguf.gguf_tokenizer import decisions, export
+from inferir.frontend.gguf.gguf_vocabulary import TOKENIZER_KEYS, unaccounted
 from inferir.frontend.source.export_tokenizer import export_tokenizer
 from inferir.frontend.source.model_source import load_source
 from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from inferir.frontend.gguf import gguf_tokenizer
 from inferir.frontend.gguf.gguf_metadata import metadata
+from inferir.frontend.gguf.gguf_vocabulary import TOKENIZER_KEYS
 from inferir.ir.errors import FrontendError
 
 VALUES: tuple[Any, ...] = (0, -1, 10**12, 1.5, float("nan"), True, "", "x", "▁", [], [1], ["a"], ["a", 1], ["", ""])
@@ -19,7 +20,7 @@ VALUES: tuple[Any, ...] = (0, -1, 10**12, 1.5, float("nan"), True, "", "x", "▁
 
 def changed(stated: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     """A key is dropped, gets another value, or one entry of its list is changed, dropped or doubled."""
-    keys = [*(key for key in stated if key.startswith("tokenizer.")), *gguf_tokenizer.TOKENIZER_KEYS, "general.name"]
+    keys = [*(key for key in stated if key.startswith("tokenizer.")), *TOKENIZER_KEYS, "general.name"]
     key = rng.choice(keys)
     if rng.random() < 0.2:
         return {k: v for k, v in stated.items() if k != key}
