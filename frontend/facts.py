@@ -58,11 +58,6 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     def num_layers(self) -> int:
         return len(self.layers)
 
-    @property
-    def windows(self) -> tuple[int, ...]:
-        """Window of every layer, 0 = full attention."""
-        return tuple(layer.window for layer in self.layers)
-
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 

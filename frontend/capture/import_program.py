@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from inferir.frontend.capture.aten import RULES
 from inferir.frontend.capture.export import PREFIX, Exported
-from inferir.frontend.capture.importer import MAX_CONSTANT, Importer, Imports, Mask
+from inferir.frontend.capture.hooks import MaskSpec
+from inferir.frontend.capture.importer import MAX_CONSTANT, Importer, Imports
 from inferir.frontend.facts import LayerFacts
 from inferir.ir.errors import IRError, UntraceableError
 from inferir.ir.graph.dtypes import DType
@@ -122,7 +123,7 @@ def _import(imp: Importer, node: Any, env: Mapping[Any, Imports]) -> Imports:
     args, kwargs = map_arg((node.args, node.kwargs), env.get)
     name = str(node.target)
     operands = tree_leaves((args, kwargs))
-    if name.startswith("aten.") and not any(isinstance(x, (Value, Mask, sympy.Expr)) for x in operands):
+    if name.startswith("aten.") and not any(isinstance(x, (Value, MaskSpec, sympy.Expr)) for x in operands):
         if "empty" in name or torch.Tag.nondeterministic_seeded in node.target.tags:
             raise imp.refuse("the result is not determined by the model's inputs")
         with torch.no_grad():

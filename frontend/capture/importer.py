@@ -27,14 +27,7 @@ CONSTANT_PREFIX = "const."
 MAX_CONSTANT = 1 << 22  # elements; anything larger should be a weight
 
 
-@dataclass(frozen=True)
-class Mask:
-    """The value of a mask marker."""
-
-    spec: MaskSpec
-
-
-Imports = Any  # Value | torch.Tensor (constant) | Mask | Dim | list of those | None
+Imports = Any  # Value | torch.Tensor (constant) | MaskSpec (of a mask marker) | Dim | list of those | None
 Rule = Callable[..., Any]
 """(importer, the operator's arguments as imported) -> what it becomes (`Imports`)."""
 
@@ -141,7 +134,7 @@ class Importer:
             x = self.scalar(x.item()) if x.dim() == 0 else self.constant(x if dtype is None else x.to(dtype))
         elif isinstance(x, (bool, int, float)):
             x = self.scalar(x)
-        if isinstance(x, Mask):
+        if isinstance(x, MaskSpec):
             raise self.refuse("an attention mask is used outside attention")
         if not isinstance(x, Value):
             raise self.refuse(f"the operand {x!r} is not a tensor")

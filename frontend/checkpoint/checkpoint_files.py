@@ -43,16 +43,17 @@ def checkpoint_files(folder: Path, explicit: object = None) -> CheckpointFiles:
 
     Raises `WeightError` naming a file that is missing, unreadable or contradictory. Warns of weights that are not read.
     """
+    known: frozenset[str] = frozenset()
     if explicit is not None:
         chosen = _explicit(folder, explicit)
     elif _present(folder / SINGLE):
         chosen = CheckpointFiles((folder / SINGLE,), None, {})
-        _warn_of_index(folder)
+        known = _warn_of_index(folder)
     elif _present(folder / INDEX):
         chosen = _sharded(folder / INDEX)
     else:
         raise WeightError(f"{folder} holds no {SINGLE} and no {INDEX}{_hint(folder)}")
-    _warn_of_others(folder, chosen)
+    _warn_of_others(folder, chosen, known)
     return chosen
 
 
@@ -103,40 +104,33 @@ def _sharded(index: Path) -> CheckpointFiles:
     return CheckpointFiles(tuple(index.parent / shard for shard in shards), index.name, placed)
 
 
-def _warn_of_index(folder: Path) -> None:
-    """Say that an index which contradicts the single file is not followed."""
+def _warn_of_index(folder: Path) -> frozenset[str]:
+    """Say that an index beside the single file is not followed if it contradicts that; returns its shards."""
     try:
         if not (folder / INDEX).is_file():
-            return
-        shards = sorted(set(read_index(folder / INDEX).values()) - {SINGLE})
+            return frozenset()
+        shards = frozenset(read_index(folder / INDEX).values())
     except (WeightError, OSError) as error:
         _warn(f"{SINGLE} is read; {INDEX} beside it is not: {error}")
-        return
-    if shards:
-        there = [shard for shard in shards if (folder / shard).exists()]
-        state = (
-            f"its shards ({_listed(there)}) are not read" if there else f"its shards ({_listed(shards)}) are missing"
-        )
+        return frozenset()
+    if others := sorted(shards - {SINGLE}):
+        there = [shard for shard in others if (folder / shard).exists()]
+        state = f"({_listed(there)}) are not read" if there else f"({_listed(others)}) are missing"
         _warn(
-            f"{SINGLE} is read, as transformers does, and {INDEX} is not: {state}; remove the one that is out of date"
+            f"{SINGLE} is read, as transformers does, and {INDEX} is not: its shards {state}; remove the one that is "
+            "out of date"
         )
+    return shards
 
 
-def _warn_of_others(folder: Path, chosen: CheckpointFiles) -> None:
-    """Say which files look like weights and are not read; shards of an index that is not followed were named before."""
+def _warn_of_others(folder: Path, chosen: CheckpointFiles, known: frozenset[str]) -> None:
+    """Say which files look like weights and are not read. known: those that were named before."""
     try:
         files = sorted(file.name for file in folder.glob("*.safetensors"))
         adapter = (folder / "adapter_config.json").exists()
     except OSError:
         return
-    read = {file.name for file in chosen.files}
-    known: set[str] = set()
-    if SINGLE in read and (folder / INDEX).is_file():
-        try:
-            known = set(read_index(folder / INDEX).values())
-        except WeightError:
-            known = set()
-    others = [name for name in files if name not in read and name not in known]
+    others = [name for name in files if name not in known.union(file.name for file in chosen.files)]
     if adapter:
         _warn(
             "adapter_config.json: the adapter is not applied, only the model's own weights are read; merge it into "

@@ -14,8 +14,8 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from inferir.ir.errors import FrontendError
@@ -27,27 +27,26 @@ IMPLEMENTATION = "inferir"
 MINIMUM, BELOW = (5, 17), (6, 0)
 
 
-@dataclass(frozen=True)
-class Api:
-    """What the frontend uses of transformers."""
-
-    version: str
-    attention_functions: Any
-    mask_functions: Any
-    experts_functions: Any
-    rope_init: Mapping[str, Callable[..., Any]]
-    auto_config: Any
-    auto_model: Any
-    auto_tokenizer: Any
-    generation_config: Any
-    gguf_config: Any
-    conversions: Callable[[Any], list[Any]]
-    no_init_weights: Callable[[], contextlib.AbstractContextManager[Any]]
+# What the frontend uses of transformers: name here -> module and attribute.
+_USED = {
+    "attention_functions": ("transformers.modeling_utils", "ALL_ATTENTION_FUNCTIONS"),
+    "mask_functions": ("transformers.masking_utils", "ALL_MASK_ATTENTION_FUNCTIONS"),
+    "rope_init": ("transformers.modeling_rope_utils", "ROPE_INIT_FUNCTIONS"),
+    "auto_config": ("transformers", "AutoConfig"),
+    "auto_model": ("transformers", "AutoModelForCausalLM"),
+    "auto_tokenizer": ("transformers", "AutoTokenizer"),
+    "gguf_config": ("transformers", "GgufConfig"),
+    "conversions": ("transformers.conversion_mapping", "get_model_conversion_mapping"),
+    "no_init_weights": ("transformers.initialization", "no_init_weights"),
+}
 
 
 @functools.cache
-def api() -> Api:
-    """Import transformers and check it. Raises `FrontendError` naming the version or the attribute that is missing."""
+def api() -> SimpleNamespace:
+    """What `_USED` names of transformers, imported and checked.
+
+    Raises `FrontendError` naming the version or the attribute that is missing.
+    """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         transformers = importlib.import_module("transformers")
@@ -69,20 +68,7 @@ def api() -> Api:
         except (ImportError, AttributeError) as error:
             raise FrontendError(f"transformers {version} has no {module}.{name}, which tracing needs") from error
 
-    return Api(
-        version=version,
-        attention_functions=get("transformers.modeling_utils", "ALL_ATTENTION_FUNCTIONS"),
-        mask_functions=get("transformers.masking_utils", "ALL_MASK_ATTENTION_FUNCTIONS"),
-        experts_functions=get("transformers.integrations.moe", "ALL_EXPERTS_FUNCTIONS"),
-        rope_init=get("transformers.modeling_rope_utils", "ROPE_INIT_FUNCTIONS"),
-        auto_config=get("transformers", "AutoConfig"),
-        auto_model=get("transformers", "AutoModelForCausalLM"),
-        auto_tokenizer=get("transformers", "AutoTokenizer"),
-        generation_config=get("transformers", "GenerationConfig"),
-        gguf_config=get("transformers", "GgufConfig"),
-        conversions=get("transformers.conversion_mapping", "get_model_conversion_mapping"),
-        no_init_weights=get("transformers.initialization", "no_init_weights"),
-    )
+    return SimpleNamespace(**{name: get(*place) for name, place in _USED.items()})
 
 
 @contextlib.contextmanager

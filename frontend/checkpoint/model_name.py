@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 FALLBACK = "model"
 _SNAPSHOT = re.compile(r"(?:^|/)models--([^/]+)/snapshots/[^/]+$")
@@ -19,27 +18,18 @@ def display_name(path: str | os.PathLike[str], hub_id: str | None = None) -> str
     only `.gguf` and the number of a part go. `.`, `..` and trailing slashes are resolved, symbolic links are not: the
     name is the one that the user gave. Bytes that are not UTF-8 and control characters become `_`.
     """
-    if hub_id is not None:
-        return _clean(hub_id)
     place = os.path.abspath(os.fspath(path))
-    if os.path.isdir(place):
+    name = os.path.basename(place)
+    if hub_id is not None:
+        name = hub_id
+    elif os.path.isdir(place):
         found = _SNAPSHOT.search(place)
-        return _clean("/".join(found[1].split("--")) if found else os.path.basename(place))
-    return _clean(file_name(Path(place)))
-
-
-def file_name(file: Path) -> str:
-    """The name of a GGUF file without extension and number: `M-00002-of-00003.gguf` is `M`."""
-    name = file.name
-    if name.lower().endswith(".gguf"):
+        name = "/".join(found[1].split("--")) if found else name
+    elif name.lower().endswith(".gguf"):
         name = _SHARD.sub("", name[: -len(".gguf")])
-    return name
+    return readable(name).strip() or FALLBACK
 
 
 def readable(name: str) -> str:
     """A file's name as it can be printed and stored: bytes that are not UTF-8 and control characters become `_`."""
     return _UNPRINTABLE.sub("_", name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
-
-
-def _clean(name: str) -> str:
-    return readable(name).strip() or FALLBACK

@@ -12,7 +12,9 @@ import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from inferir.ir.errors import WeightError
 from inferir.ir.graph.dtypes import DType, torch_dtype
@@ -21,18 +23,7 @@ from inferir.ir.graph.types import TensorType
 if TYPE_CHECKING:
     import torch
 
-_DTYPES = {
-    "F64": DType.F64,
-    "F32": DType.F32,
-    "F16": DType.F16,
-    "BF16": DType.BF16,
-    "I64": DType.I64,
-    "I32": DType.I32,
-    "I16": DType.I16,
-    "I8": DType.I8,
-    "U8": DType.U8,
-    "BOOL": DType.BOOL,
-}
+_DTYPES = {dtype.value.upper(): dtype for dtype in DType}
 _MAX_HEADER = 100 << 20
 
 
@@ -48,6 +39,17 @@ class Entry:
     shape: tuple[int, ...]
     start: int
     stop: int
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Stated(msgspec.Struct, frozen=True):
+    """A tensor's entry of the header."""
+
+    dtype: str
+    shape: tuple[_Count, ...]
+    data_offsets: tuple[_Count, _Count]
 
 
 def read_header(path: Path) -> Mapping[str, Entry]:
@@ -70,10 +72,7 @@ def read_header(path: Path) -> Mapping[str, Entry]:
     if not isinstance(header, dict):
         raise WeightError(f"{path.name}: the header is damaged (not an object)")
     base = 8 + length
-    out = {}
-    for name, item in header.items():
-        if name != "__metadata__":
-            out[name] = _entry(path, name, item, base, size)
+    out = {name: _entry(path, name, item, base, size) for name, item in header.items() if name != "__metadata__"}
     _check_places(path, out, base, size)
     return out
 
@@ -99,15 +98,13 @@ def _check_places(path: Path, entries: Mapping[str, Entry], base: int, size: int
 
 def _entry(path: Path, name: str, item: object, base: int, size: int) -> Entry:
     try:
-        assert isinstance(item, dict)
-        spelling, shape = str(item["dtype"]), tuple(item["shape"])
-        first, last = item["data_offsets"]
-        assert all(type(n) is int for n in (*shape, first, last))
-        start, stop = base + first, base + last
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        stated = msgspec.convert(item, _Stated)
+    except msgspec.ValidationError as error:
         raise WeightError(f"{path.name}: the header entry of tensor {name!r} is damaged") from error
+    spelling, shape = stated.dtype, stated.shape
+    start, stop = (base + offset for offset in stated.data_offsets)
     dtype = _DTYPES.get(spelling)
-    if not base <= start <= stop or min(shape, default=0) < 0:
+    if stop < start:
         raise WeightError(f"{path.name}: the header entry of tensor {name!r} is damaged")
     if stop > size:
         raise WeightError(f"{path.name}: truncated: tensor {name!r} ends at byte {stop}, but the file has {size}")

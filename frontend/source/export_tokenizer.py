@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from inferir.frontend.checkpoint.model_files import optional_json, read_json
+from inferir.frontend.checkpoint.model_files import optional_json
 from inferir.frontend.checkpoint.model_name import readable
 from inferir.frontend.facts import token_ids
 from inferir.frontend.gguf import gguf_tokenizer
@@ -28,16 +28,12 @@ DROPPED = ("chat_template", "name_or_path", "tokenizer_file")
 
 
 class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """size: one more than the largest id that has text (a model's vocabulary may be padded beyond it). Ids of special
-    tokens. added: every added token and its id; control: those that are special. claims: who says what ends a text.
-    warnings: what was said when the tokenizer was exported.
+    """size: one more than the largest id that has text (a model's vocabulary may be padded beyond it). added: every
+    added token and its id; control: those that are special. claims: who says what ends a text. warnings: what was said
+    when the tokenizer was exported.
     """
 
     size: int
-    bos_token_id: int | None
-    eos_token_id: int | None
-    pad_token_id: int | None
-    has_chat_template: bool
     added: dict[str, int] = {}
     control: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -52,13 +48,6 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.decode(raw, type=TokenizerFacts)
 
 
-class _Exported(msgspec.Struct, frozen=True):
-    """What one kind of source says besides the files it wrote."""
-
-    claims: tuple[Claim, ...] = ()
-    decisions: tuple[Decision, ...] = ()
-
-
 def export_tokenizer(source: ModelSource, dest: Path) -> TokenizerFacts:
     """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json, the chat templates (if any) and
     generation_config.json.
@@ -68,14 +57,23 @@ def export_tokenizer(source: ModelSource, dest: Path) -> TokenizerFacts:
     file that is missing or damaged.
     """
     dest.mkdir(parents=True, exist_ok=True)
-    exported = _from_folder(source, dest) if source.kind == "folder" else _from_gguf(source, dest)
+    claims, decisions = _from_folder(source, dest) if source.kind == "folder" else _from_gguf(source, dest)
     generation = dest / "generation_config.json"
     if not generation.exists():
         generation.write_text(json.dumps(_defaults(source), indent=1) + "\n", encoding="utf-8")
-    return _facts(dest, exported)
+    tokenizer = parse(dest / "tokenizer.json")
+    added = sorted(tokenizer.get_added_tokens_decoder().items())
+    return TokenizerFacts(
+        size=max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
+        added={token.content: number for number, token in added},
+        control=tuple(token.content for _, token in added if token.special),
+        claims=claims,
+        decisions=decisions,
+    )
 
 
-def _from_folder(source: ModelSource, dest: Path) -> _Exported:
+def _from_folder(source: ModelSource, dest: Path) -> tuple[tuple[Claim, ...], tuple[Decision, ...]]:
+    """Write all files but the generation defaults; who says what ends a text, and what decided the files."""
     from inferir.frontend.source.folder_tokenizer import FolderTokenizer
 
     templates = folder_templates(source.path, optional_json(source.path / "tokenizer_config.json"))
@@ -88,7 +86,7 @@ def _from_folder(source: ModelSource, dest: Path) -> _Exported:
     kept = {k: v for k, v in tokenizer.config.items() if v is not None and not _names_token(k, v)}
     _write_config(dest, {**kept, **tokenizer.special_tokens()})
     made = tokenizer.write(dest)
-    return _Exported((*claims, *tokenizer.claims()), (made, *write_templates(templates, dest)))
+    return (*claims, *tokenizer.claims()), (made, *write_templates(templates, dest))
 
 
 def _write_config(dest: Path, config: Mapping[str, Any]) -> None:
@@ -111,10 +109,10 @@ def _text(token: Any) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _from_gguf(source: ModelSource, dest: Path) -> _Exported:
+def _from_gguf(source: ModelSource, dest: Path) -> tuple[tuple[Claim, ...], tuple[Decision, ...]]:
     templates = gguf_tokenizer.export(source.path, dest)
     decided = (*gguf_tokenizer.decisions(source.path), *write_templates(templates, dest))
-    return _Exported(gguf_claims(metadata(source.path), readable(source.path.name)), decided)
+    return gguf_claims(metadata(source.path), readable(source.path.name)), decided
 
 
 def _defaults(source: ModelSource) -> dict[str, Any]:
@@ -126,26 +124,3 @@ def _defaults(source: ModelSource) -> dict[str, Any]:
         if ids:
             out[key] = list(ids) if key == "eos_token_id" and len(ids) > 1 else ids[0]
     return {**source.generation_config, **out}
-
-
-def _facts(dest: Path, exported: _Exported) -> TokenizerFacts:
-    tokenizer = parse(dest / "tokenizer.json")
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    special = read_json(dest / "special_tokens_map.json")
-    added = tokenizer.get_added_tokens_decoder()
-
-    def id_of(key: str) -> int | None:
-        token = special.get(key)
-        return vocabulary.get(token) if isinstance(token, str) else None
-
-    return TokenizerFacts(
-        size=max(vocabulary.values(), default=-1) + 1,
-        bos_token_id=id_of("bos_token"),
-        eos_token_id=id_of("eos_token"),
-        pad_token_id=id_of("pad_token"),
-        has_chat_template=(dest / "chat_template.jinja").is_file(),
-        added={token.content: number for number, token in sorted(added.items())},
-        control=tuple(token.content for _, token in sorted(added.items()) if token.special),
-        claims=exported.claims,
-        decisions=exported.decisions,
-    )

@@ -65,19 +65,17 @@ class FolderTokenizer:
 
     def write(self, dest: Path) -> Decision:
         """Write tokenizer.json and say what it is made of."""
-        kind = type(self.merged).__name__
-        if self.own is None:
-            (dest / FILE).write_text(self.backend.to_str(pretty=False), encoding="utf-8")
-            return Decision(
-                subject="tokenizer", value=f"made by {kind} of transformers", source=self._files("vocabulary")
-            )
-        changed = differing_parts(self.own.to_str(), self.backend.to_str())
-        if not changed:
+        changed = () if self.own is None else differing_parts(self.own.to_str(), self.backend.to_str())
+        if self.own is not None and not changed:
             shutil.copyfile(self.folder / FILE, dest / FILE)
             return Decision(subject="tokenizer", value="as it stands", source=FILE)
         (dest / FILE).write_text(self.backend.to_str(pretty=False), encoding="utf-8")
-        value = f"{', '.join(changed).replace('_', ' ')} as {kind} of transformers makes them"
-        return Decision(subject="tokenizer", value=value, source=self._files(FILE))
+        kind = type(self.merged).__name__
+        if self.own is None:
+            value, first = f"made by {kind} of transformers", "vocabulary"
+        else:
+            value, first = f"{', '.join(changed).replace('_', ' ')} as {kind} of transformers makes them", FILE
+        return Decision(subject="tokenizer", value=value, source=self._files(first))
 
     def _files(self, first: str) -> str:
         names = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")

@@ -35,21 +35,10 @@ TOKENIZER_FILES = (
     "config.json",
 )
 
-DTYPES = {
-    "float32": DType.F32,
-    "f32": DType.F32,
-    "float": DType.F32,
-    "bfloat16": DType.BF16,
-    "bf16": DType.BF16,
-}
+DTYPES = dict.fromkeys(("float32", "f32", "float"), DType.F32) | dict.fromkeys(("bfloat16", "bf16"), DType.BF16)
 STORED = {
-    "float32": DType.F32,
-    "float": DType.F32,
-    "float64": DType.F32,
-    "double": DType.F32,
-    "bfloat16": DType.BF16,
-    "float16": DType.BF16,
-    "half": DType.BF16,
+    **dict.fromkeys(("float32", "float", "float64", "double"), DType.F32),
+    **dict.fromkeys(("bfloat16", "float16", "half"), DType.BF16),
 }
 """Element type of a checkpoint, as config.json spells it -> the type that `auto` serves."""
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from inferir.frontend.checkpoint.huggingface import one_line
 from inferir.frontend.checkpoint.model_files import read_bytes
 from inferir.ir.errors import FrontendError
 
@@ -24,11 +25,11 @@ def failures_as(message: str) -> Iterator[None]:
     except FrontendError:
         raise
     except Exception as error:
-        raise FrontendError(f"{message}: {_one_line(error)}") from error
+        raise FrontendError(f"{message}: {one_line(error)}") from error
     except BaseException as error:  # a panic of Rust code derives from it directly
         if type(error).__name__ != "PanicException":
             raise
-        raise FrontendError(f"{message}: {_one_line(error)}") from None
+        raise FrontendError(f"{message}: {one_line(error)}") from None
 
 
 def parse(file: Path) -> Any:
@@ -61,8 +62,3 @@ def _check_merges(raw: bytes) -> None:
             raise FrontendError(
                 f"tokenizer.json cannot be read: the merge {merge!r} lacks the continuing_subword_prefix {prefix!r}"
             )
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:299]}…"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferir.frontend.capture.hooks import MaskSpec, resolve_window
-from inferir.frontend.capture.importer import Importer, Imports, Mask, rule
+from inferir.frontend.capture.importer import Importer, Imports, rule
 from inferir.frontend.facts import LayerFacts
 from inferir.ir.contract.kv_reads import FullAttention, SlidingWindow
 from inferir.ir.graph.graph import Value
@@ -13,7 +13,7 @@ from inferir.ir.graph.graph import Value
 
 @rule("inferir.mask.default")
 def _mask(imp: Importer, like: Imports, queries: Any, keys: Any, window: int, causal: bool, dtype: int) -> Imports:
-    return Mask(MaskSpec(causal, window))
+    return MaskSpec(causal, window)
 
 
 @rule("inferir.attention.default")
@@ -29,10 +29,9 @@ def _attention(
     causal: bool,
 ) -> Imports:
     """q [1, H, T, D], k [1, Hk, T, D], v [1, Hk, T, Dv] -> [1, T, H, Dv]."""
-    if mask is not None and not isinstance(mask, Mask):
+    if mask is not None and not isinstance(mask, MaskSpec):
         raise imp.refuse("the attention mask is computed by the model itself, which is not supported")
-    where = f"module {imp.loc.module!r}"
-    window = resolve_window(None if mask is None else mask.spec, window, causal, where)
+    window = resolve_window(mask, window, causal, f"module {imp.loc.module!r}")
 
     def rows(x: Imports) -> Value:
         value = imp.value(x, imp.val.dtype)

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from inferir.frontend.capture.importer import Importer, Imports, Mask, rule
+from inferir.frontend.capture.hooks import MaskSpec
+from inferir.frontend.capture.importer import Importer, Imports, rule
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Value
 
@@ -48,7 +49,7 @@ def _getitem(imp: Importer, xs: list[Imports], index: int) -> Imports:
     "aten.type_as.default",
 )
 def _cast(imp: Importer, x: Imports, *_: Any, **__: Any) -> Imports:
-    return x if isinstance(x, Mask) else imp.value(x, imp.val.dtype)
+    return x if isinstance(x, MaskSpec) else imp.value(x, imp.val.dtype)
 
 
 # --- arithmetic -----------------------------------------------------------------------------------------------------

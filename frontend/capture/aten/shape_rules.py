@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from inferir.frontend.capture.importer import Importer, Imports, Mask, rule
+from inferir.frontend.capture.hooks import MaskSpec
+from inferir.frontend.capture.importer import Importer, Imports, rule
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Value
 
 END = 1 << 62  # slices spell "to the end" as a huge number
 
 
-def _full_mask(imp: Importer, mask: Mask) -> Mask:
+def _full_mask(imp: Importer, mask: MaskSpec) -> MaskSpec:
     """A mask that was sliced or expanded is still itself while it covers all keys of all queries."""
     shape = imp.shape(imp.val)
     if len(shape) != 4 or shape[2] != shape[3] or isinstance(shape[2], int):
@@ -33,12 +34,12 @@ def _full_mask(imp: Importer, mask: Mask) -> Mask:
     "aten.view_as.default",
 )
 def _view(imp: Importer, x: Imports, *_: Any) -> Imports:
-    return _full_mask(imp, x) if isinstance(x, Mask) else imp.view(imp.value(x), imp.shape(imp.val))
+    return _full_mask(imp, x) if isinstance(x, MaskSpec) else imp.view(imp.value(x), imp.shape(imp.val))
 
 
 @rule("aten.expand.default", "aten.expand_as.default")
 def _expand(imp: Importer, x: Imports, *_: Any, **__: Any) -> Imports:
-    if isinstance(x, Mask):
+    if isinstance(x, MaskSpec):
         return _full_mask(imp, x)
     value, shape = imp.value(x), imp.shape(imp.val)
     return value if value.type.shape == shape else imp.op("tensor.expand", value, shape=shape)
@@ -78,7 +79,7 @@ def _cut(imp: Importer, x: Value, dim: int, start: Any, stop: Any, step: int = 1
 
 @rule("aten.slice.Tensor")
 def _slice(imp: Importer, x: Imports, dim: int = 0, start: Any = None, stop: Any = None, step: int = 1) -> Imports:
-    if isinstance(x, Mask):
+    if isinstance(x, MaskSpec):
         return _full_mask(imp, x)
     value = imp.value(x)
     size = value.type.shape[dim % value.type.rank]

@@ -72,7 +72,6 @@ def test_templates_are_those_of_transformers(place: dict[str, Any], folder: Path
     files = {f.name: f.read_text() for f in (tmp_path / "out").glob("chat_template*")}
     assert files == {template_file(name): text for name, text in want.items()}
     assert {d.value for d in facts.decisions if d.subject == "chat template"} == set(want)
-    assert facts.has_chat_template == ("default" in want)
 
 
 def test_files_in_the_artifact_are_flat() -> None:
