@@ -13,14 +13,14 @@ from inferir.ir.graph.dtypes import DType
 
 
 class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One attention layer as traced. window: tokens seen back including the token itself, 0 = all; softcap 0 = none."""
+    """One attention layer as traced. reads: what a token reads, as graphs have it; softcap 0 = none."""
 
     module: str
     heads: int
     kv_heads: int
     head_dim: int
     value_dim: int
-    window: int = 0
+    reads: str = "full_attention"
     softcap: float = 0.0
 
 

@@ -4,9 +4,9 @@ transformers lets a model look up its attention and mask functions by name. Ours
 in a trace:
 
 - `inferir::attention` stands for softmax(scale · q kᵀ + mask) v, whatever implementation serves it later;
-- `inferir::mask` is a tensor of additive float type [1, 1, q, kv] that carries a description of the mask (causal,
-  window), so that code which slices or casts a mask keeps working and the description reaches the attention op that
-  consumes it.
+- `inferir::mask` is a tensor of additive float type [1, 1, q, kv] that carries a description of the mask (whether
+  it is causal, what a token reads), so that code which slices or casts a mask keeps working and the description reaches
+  the attention op that consumes it.
 
 Whatever the description cannot express is refused, because a mask that is dropped is silently wrong.
 """
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from inferir.frontend.checkpoint.huggingface import IMPLEMENTATION, api
+from inferir.ir.contract.kv_reads import FULL_ATTENTION, Reads, SlidingWindow
 from inferir.ir.errors import UntraceableError
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -46,17 +47,19 @@ IGNORED_ARGUMENTS = frozenset(
 
 @dataclass(frozen=True)
 class MaskSpec:
-    """What a mask allows within one sequence: `causal`, and `window` tokens back including the token itself (0 =
-    all).
+    """What a mask allows within one sequence: whether it is `causal`, and which positions before its own a token
+    reads.
     """
 
     causal: bool = False
-    window: int = 0
+    reads: Reads = FULL_ATTENTION
 
     def meet(self, other: MaskSpec) -> MaskSpec:
-        """The mask that allows what both allow."""
-        windows = [w for w in (self.window, other.window) if w]
-        return MaskSpec(self.causal or other.causal, min(windows, default=0))
+        """The mask that allows what both allow. Raises `UntraceableError` where no rule says what that is."""
+        rules = {r for r in (self.reads, other.reads) if r != FULL_ATTENTION}
+        if len(rules) > 1 and not all(isinstance(r, SlidingWindow) for r in rules):
+            raise UntraceableError(f"the attention mask is both {' and '.join(sorted(r.text for r in rules))}")
+        return MaskSpec(self.causal or other.causal, min(rules, key=lambda r: r.reach or 0, default=FULL_ATTENTION))
 
 
 # --- marker ops -----------------------------------------------------------------------------------------------------
@@ -66,7 +69,7 @@ _LIBRARY.define(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, int window, float softcap, bool causal)"
     " -> Tensor"
 )
-_LIBRARY.define("mask(Tensor like, SymInt queries, SymInt keys, int window, bool causal, int dtype) -> Tensor")
+_LIBRARY.define("mask(Tensor like, SymInt queries, SymInt keys, str reads, bool causal, int dtype) -> Tensor")
 
 
 def _attention_type(
@@ -82,7 +85,7 @@ def _attention_type(
     return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3])
 
 
-def _mask_type(like: torch.Tensor, queries: int, keys: int, window: int, causal: bool, dtype: int) -> torch.Tensor:
+def _mask_type(like: torch.Tensor, queries: int, keys: int, reads: str, causal: bool, dtype: int) -> torch.Tensor:
     return like.new_empty((1, 1, queries, keys), dtype=_DTYPES[dtype])
 
 
@@ -147,8 +150,8 @@ def attention(
     return out, None
 
 
-def resolve_window(spec: MaskSpec | None, window: int, causal: bool, where: str) -> int:
-    """The window of an attention call from its mask and its `sliding_window` argument.
+def resolve_reads(spec: MaskSpec | None, window: int, causal: bool, where: str) -> Reads:
+    """What tokens read in an attention call, from its mask and its `sliding_window` argument (0: none).
 
     spec: the mask's description, None where the call had no mask. Raises `UntraceableError` where the two disagree
     or the attention is not causal.
@@ -156,13 +159,12 @@ def resolve_window(spec: MaskSpec | None, window: int, causal: bool, where: str)
     if spec is None:
         if not causal:
             raise UntraceableError(f"{where} is bidirectional; only causal attention is supported")
-        return window
+        return SlidingWindow(window) if window else FULL_ATTENTION
     if not spec.causal:
         raise UntraceableError(f"{where} has a mask that is not causal; only causal attention is supported")
-    if window and window != spec.window:
-        mask = f"a window of {spec.window}" if spec.window else "no window"
-        raise UntraceableError(f"{where} is called with sliding_window={window}, but its mask has {mask}")
-    return spec.window
+    if window and SlidingWindow(window) != spec.reads:
+        raise UntraceableError(f"{where} is called with sliding_window={window}, but its mask is {spec.reads.text}")
+    return spec.reads
 
 
 # --- masks ----------------------------------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ def describe(function: Callable[..., Any]) -> MaskSpec:
     """The description of a transformers mask function, read from the closures it is composed of.
 
     Packed-sequence parts drop out: sequences are kept apart by construction. Raises `UntraceableError` naming a
-    part that cannot be expressed as causal with a window.
+    part that is no rule of what a token reads.
     """
     name = str(getattr(function, "__qualname__", type(function).__name__))
     head = name.split(".")[0]
@@ -189,7 +191,7 @@ def describe(function: Callable[..., Any]) -> MaskSpec:
         if head in ("bidirectional_mask_function", "packed_sequence_mask_function"):
             return MaskSpec()
         if head == "sliding_window_overlay":
-            return MaskSpec(window=int(cells["sliding_window"]))
+            return MaskSpec(reads=SlidingWindow(int(cells["sliding_window"])))
         if head == "remap_positions_for_packed_sequence":
             return describe(cells["mask_function"])
         if head == "and_masks":
@@ -223,7 +225,7 @@ def mask(
         )
     spec = MaskSpec(causal=True) if mask_function is None else describe(mask_function)
     like = torch.empty((), dtype=dtype, device=device)
-    out = torch.ops.inferir.mask(like, q_length, kv_length, spec.window, spec.causal, _DTYPES.index(dtype))
+    out = torch.ops.inferir.mask(like, q_length, kv_length, str(spec.reads), spec.causal, _DTYPES.index(dtype))
     assert isinstance(out, torch.Tensor)
     return out
 

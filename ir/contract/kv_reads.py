@@ -58,6 +58,9 @@ class FullAttention(Reads, msgspec.Struct, frozen=True, tag="full_attention"):
         return 0
 
 
+FULL_ATTENTION = FullAttention()
+
+
 class SlidingWindow(Reads, msgspec.Struct, frozen=True, tag="sliding_window"):
     """A token reads itself and the `window` - 1 positions before it."""
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from inferir.ir.contract.kv_reads import FullAttention, Reads, SlidingWindow
+from inferir.ir.contract.kv_reads import FULL_ATTENTION, FullAttention, Reads, SlidingWindow
 from inferir.ir.errors import ArtifactError, IRError
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.plugin_registry import PluginRegistry
@@ -48,7 +48,7 @@ class KVCacheSpec:
     __slots__ = ()
 
     block_size: int
-    reads: Reads = FullAttention()
+    reads: Reads = FULL_ATTENTION
     manager: ClassVar[str] = "inferir.runtime.kv.managers:KVManager"
 
     @property
@@ -108,7 +108,7 @@ class AttentionSpec(KVCacheSpec, msgspec.Struct, frozen=True, kw_only=True, tag=
     head_dim: int
     value_dim: int
     dtype: DType
-    reads: Reads = FullAttention()
+    reads: Reads = FULL_ATTENTION
 
     @property
     def text(self) -> str:

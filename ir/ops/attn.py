@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from inferir.ir.contract.kv_reads import FullAttention, Reads
+from inferir.ir.contract.kv_reads import FULL_ATTENTION, Reads
 from inferir.ir.contract.kv_specs import kpack
 from inferir.ir.contract.split_kv import ITEM_WIDTH
 from inferir.ir.graph.attrs import Attrs
@@ -59,7 +59,7 @@ define(
         _attention_type,
         _attention_eval,
         attrs={**_COMMON, "causal": bool, "layer": int},
-        defaults={"reads": FullAttention(), "softcap": 0.0, "causal": True},
+        defaults={"reads": FULL_ATTENTION, "softcap": 0.0, "causal": True},
         mixes_rows=True,
         doc="softmax(scale · q kᵀ) v within one sequence of T tokens. q [T, H, D], k [T, Hk, D], v [T, Hk, Dv] -> "
         "[T, H, Dv]; query head h reads key-value head h // (H / Hk). reads: the positions that a token sees "
@@ -107,7 +107,7 @@ define(
         _paged_type,
         _paged_eval,
         attrs={**_COMMON, "kv_heads": int, "block_size": int, "layer": int},
-        defaults={"reads": FullAttention(), "softcap": 0.0},
+        defaults={"reads": FULL_ATTENTION, "softcap": 0.0},
         mixes_rows=True,
         in_memory=5,
         anchor="attention",

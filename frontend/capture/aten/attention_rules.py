@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferir.frontend.capture.hooks import MaskSpec, resolve_window
+from inferir.frontend.capture.hooks import MaskSpec, resolve_reads
 from inferir.frontend.capture.importer import Importer, Imports, rule
 from inferir.frontend.facts import LayerFacts
-from inferir.ir.contract.kv_reads import FullAttention, SlidingWindow
+from inferir.ir.contract.kv_reads import FULL_ATTENTION
+from inferir.ir.contract.kv_specs import parse_reads
 from inferir.ir.graph.graph import Value
 
 
 @rule("inferir.mask.default")
-def _mask(imp: Importer, like: Imports, queries: Any, keys: Any, window: int, causal: bool, dtype: int) -> Imports:
-    return MaskSpec(causal, window)
+def _mask(imp: Importer, like: Imports, queries: Any, keys: Any, reads: str, causal: bool, dtype: int) -> Imports:
+    return MaskSpec(causal, parse_reads(reads) or FULL_ATTENTION)
 
 
 @rule("inferir.attention.default")
@@ -31,7 +32,7 @@ def _attention(
     """q [1, H, T, D], k [1, Hk, T, D], v [1, Hk, T, Dv] -> [1, T, H, Dv]."""
     if mask is not None and not isinstance(mask, MaskSpec):
         raise imp.refuse("the attention mask is computed by the model itself, which is not supported")
-    window = resolve_window(mask, window, causal, f"module {imp.loc.module!r}")
+    reads = resolve_reads(mask, window, causal, f"module {imp.loc.module!r}")
 
     def rows(x: Imports) -> Value:
         value = imp.value(x, imp.val.dtype)
@@ -51,11 +52,10 @@ def _attention(
             kv_heads=kv_heads,
             head_dim=head_dim,
             value_dim=value_dim,
-            window=window,
+            reads=str(reads),
             softcap=softcap,
         )
     )
-    reads = SlidingWindow(window) if window else FullAttention()
     out = imp.op(
         "attn.attention", query, key, value, scale=scale, reads=reads, softcap=softcap, causal=True, layer=layer
     )

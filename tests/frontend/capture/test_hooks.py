@@ -11,8 +11,9 @@ import torch
 from transformers import masking_utils
 
 from inferir.frontend.capture.export import export
-from inferir.frontend.capture.hooks import MaskSpec, attention, describe, resolve_window
+from inferir.frontend.capture.hooks import MaskSpec, attention, describe, resolve_reads
 from inferir.frontend.capture.import_program import import_program
+from inferir.ir.contract.kv_reads import FullAttention, SlidingWindow
 from inferir.ir.errors import UntraceableError
 
 Capture = Callable[..., Any]
@@ -21,7 +22,9 @@ Capture = Callable[..., Any]
 def test_mask_descriptions() -> None:
     causal = masking_utils.causal_mask_function
     assert describe(causal) == MaskSpec(causal=True)
-    assert describe(masking_utils.sliding_window_causal_mask_function(8)) == MaskSpec(causal=True, window=8)
+    assert describe(masking_utils.sliding_window_causal_mask_function(8)) == MaskSpec(
+        causal=True, reads=SlidingWindow(8)
+    )
     ids = torch.zeros(1, 4, dtype=torch.long)
     packed = masking_utils.and_masks(
         masking_utils.remap_positions_for_packed_sequence(causal, ids), masking_utils.packed_sequence_mask_function(ids)
@@ -30,7 +33,7 @@ def test_mask_descriptions() -> None:
     both = masking_utils.and_masks(
         masking_utils.sliding_window_causal_mask_function(8), masking_utils.sliding_window_overlay(5)
     )
-    assert describe(both) == MaskSpec(causal=True, window=5)
+    assert describe(both) == MaskSpec(causal=True, reads=SlidingWindow(5))
 
 
 @pytest.mark.parametrize(
@@ -52,22 +55,22 @@ def test_masks_without_description_are_refused(mask: Callable[..., Any], message
 
 
 def test_window_of_mask_and_argument_must_agree() -> None:
-    causal, windowed = MaskSpec(causal=True), MaskSpec(causal=True, window=8)
-    assert resolve_window(windowed, 8, True, "here") == 8
-    assert resolve_window(windowed, 0, True, "here") == 8
-    assert resolve_window(causal, 0, True, "here") == 0
-    assert resolve_window(None, 8, True, "here") == 8
-    with pytest.raises(UntraceableError, match="here is called with sliding_window=8, but its mask has no window"):
-        resolve_window(causal, 8, True, "here")
-    with pytest.raises(UntraceableError, match="sliding_window=4, but its mask has a window of 8"):
-        resolve_window(windowed, 4, True, "here")
+    causal, windowed = MaskSpec(causal=True), MaskSpec(causal=True, reads=SlidingWindow(8))
+    assert resolve_reads(windowed, 8, True, "here") == SlidingWindow(8)
+    assert resolve_reads(windowed, 0, True, "here") == SlidingWindow(8)
+    assert resolve_reads(causal, 0, True, "here") == FullAttention()
+    assert resolve_reads(None, 8, True, "here") == SlidingWindow(8)
+    with pytest.raises(UntraceableError, match="here is called with sliding_window=8, but its mask is full attention"):
+        resolve_reads(causal, 8, True, "here")
+    with pytest.raises(UntraceableError, match="sliding_window=4, but its mask is sliding window of 8"):
+        resolve_reads(windowed, 4, True, "here")
 
 
 def test_bidirectional_attention_is_refused() -> None:
     with pytest.raises(UntraceableError, match="not causal"):
-        resolve_window(MaskSpec(), 0, True, "here")
+        resolve_reads(MaskSpec(), 0, True, "here")
     with pytest.raises(UntraceableError, match="bidirectional"):
-        resolve_window(None, 0, False, "here")
+        resolve_reads(None, 0, False, "here")
 
 
 def call(heads: int = 4, kv_heads: int = 2, **arguments: Any) -> None:
@@ -127,7 +130,7 @@ def scales(result: Any) -> list[float]:
 def test_a_mask_may_be_sliced_cast_and_expanded() -> None:
     result = traced(lambda m, kw: m[:, :, :, : m.shape[-1]].to(torch.float32).contiguous())
     (call_,) = result.attention
-    assert (call_.window, call_.heads, call_.kv_heads, call_.head_dim) == (6, 2, 2, 4)
+    assert (call_.reads, call_.heads, call_.kv_heads, call_.head_dim) == ("sliding_window(6)", 2, 2, 4)
     assert scales(result) == [0.5]
 
 

@@ -96,13 +96,13 @@ def test_half_precision_matches_eager(model_type: str, save_tiny: SaveTiny) -> N
     compare(save_tiny(model_type, torch.bfloat16), (1, 21), "auto", 4e-2)
 
 
-def test_windows_are_traced_per_layer(save_tiny: SaveTiny) -> None:
-    def windows(folder: Path) -> tuple[int, ...]:
-        return tuple(layer.window for layer in compare(folder, (8, 9, 30)).facts.layers)
+def test_what_tokens_read_is_traced_per_layer(save_tiny: SaveTiny) -> None:
+    def reads(folder: Path) -> list[str]:
+        return [layer.reads for layer in compare(folder, (8, 9, 30)).facts.layers]
 
-    assert windows(save_tiny("gemma3_text")) == (8, 0)
-    assert windows(save_tiny("mistral")) == (8, 8)
-    assert windows(save_tiny("qwen2")) == (0, 8)
+    assert reads(save_tiny("gemma3_text")) == ["sliding_window(8)", "full_attention"]
+    assert reads(save_tiny("mistral")) == ["sliding_window(8)", "sliding_window(8)"]
+    assert reads(save_tiny("qwen2")) == ["full_attention", "sliding_window(8)"]
 
 
 def test_softcap_reaches_attention(save_tiny: SaveTiny) -> None:

@@ -37,7 +37,7 @@ def test_facts(traced: TracedModel) -> None:
     facts = traced.facts
     assert (facts.model_type, facts.num_layers, facts.vocab_size, facts.hidden_size) == ("llama", 30, 49152, 576)
     layer = facts.layers[0]
-    assert (layer.heads, layer.kv_heads, layer.head_dim, layer.window) == (9, 3, 64, 0)
+    assert (layer.heads, layer.kv_heads, layer.head_dim, layer.reads) == (9, 3, 64, "full_attention")
     assert facts.max_position_embeddings == 8192
     assert 2 in facts.eos_token_ids
     assert facts.tie_word_embeddings
