@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from inferir.frontend.checkpoint.huggingface import IMPLEMENTATION, api
-from inferir.ir.contract.kv_reads import FULL_ATTENTION, Reads, SlidingWindow
+from inferir.ir.contract.kv_reads import FULL_ATTENTION, Chunks, Reads, SlidingWindow
 from inferir.ir.errors import UntraceableError
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -192,13 +192,14 @@ def describe(function: Callable[..., Any]) -> MaskSpec:
             return MaskSpec()
         if head == "sliding_window_overlay":
             return MaskSpec(reads=SlidingWindow(int(cells["sliding_window"])))
+        if head == "chunked_overlay":  # its left padding is none, since masks of two dimensions are refused
+            return MaskSpec(reads=Chunks(int(cells["chunk_size"])))
         if head == "remap_positions_for_packed_sequence":
             return describe(cells["mask_function"])
         if head == "and_masks":
             return functools.reduce(MaskSpec.meet, (describe(f) for f in cells["mask_functions"]))
     known = {
         "or_masks": "a union of masks",
-        "chunked_overlay": "chunked attention",
         "blockwise_overlay": "blocks of bidirectional attention",
         "sliding_window_bidirectional_overlay": "a bidirectional window",
         "padding_mask_function": "a padding mask",

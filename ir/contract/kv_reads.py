@@ -72,3 +72,16 @@ class SlidingWindow(Reads, msgspec.Struct, frozen=True, tag="sliding_window"):
     @property
     def period(self) -> int:
         return 1
+
+
+class Chunks(Reads, msgspec.Struct, frozen=True, tag="chunks"):
+    """A token reads what lies before it in its chunk of `size` positions (Llama 4 calls it chunked attention)."""
+
+    size: int
+
+    def first(self, position: Any) -> Any:
+        return position // self.size * self.size
+
+    @property
+    def period(self) -> int:
+        return self.size

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from inferir.ir.contract.kv_reads import FULL_ATTENTION, FullAttention, Reads, SlidingWindow
+from inferir.ir.contract.kv_reads import FULL_ATTENTION, Chunks, FullAttention, Reads, SlidingWindow
 from inferir.ir.errors import ArtifactError, IRError
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.plugin_registry import PluginRegistry
@@ -132,6 +132,7 @@ KV_KINDS: PluginRegistry[Kind] = PluginRegistry("kv", "KV cache kind", ArtifactE
 KV_KINDS.add("attention", AttentionSpec)
 KV_KINDS.add("full_attention", FullAttention)
 KV_KINDS.add("sliding_window", SlidingWindow)
+KV_KINDS.add("chunks", Chunks)
 
 
 def decode_spec(type_: type, record: Any) -> Any:

@@ -16,6 +16,7 @@ import pytest
 import torch
 from engine_requests import add_request
 from serving import Server
+from window_rule import reads
 
 from inferir import LLM, SamplingParams
 from inferir.api.outputs import RequestOutput
@@ -25,7 +26,7 @@ from inferir.frontend.capture.eager import eager_model, model_logits
 from inferir.frontend.source.model_source import load_source
 from inferir.ir.contract.artifact import read_manifest
 
-WINDOWS = (20, 0, 200, 20, 20)
+WINDOWS = (20, 0, 200, 20, 20, -128)  # see window_rule
 BLOCK = 16
 NEW = 24
 Eager = Callable[..., torch.Tensor]
@@ -42,14 +43,14 @@ PROMPTS = [numbers(n) for n in (5, 700, 1290)]
 MODELING = f"""
 import torch
 from transformers import MistralForCausalLM
-from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+from transformers.masking_utils import create_causal_mask, create_chunked_causal_mask, create_sliding_window_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.mistral.modeling_mistral import MistralModel
 
 
 class LayerConfig:
     def __init__(self, config, window):
-        self.config, self.sliding_window = config, window
+        self.config, self.sliding_window, self.attention_chunk_size = config, max(0, window) or None, -window
 
     def __getattr__(self, name):
         return getattr(self.config, name)
@@ -59,7 +60,7 @@ class MixedModel(MistralModel):
     def __init__(self, config):
         super().__init__(config)
         for layer, window in zip(self.layers, {WINDOWS}):
-            layer.self_attn.config = LayerConfig(config, window or None)
+            layer.self_attn.config = LayerConfig(config, window)
 
     def forward(self, input_ids, position_ids=None, **kwargs):
         x = self.embed_tokens(input_ids)
@@ -67,7 +68,8 @@ class MixedModel(MistralModel):
         rotary = self.rotary_emb(x, position_ids=position_ids)
         for layer in self.layers:
             config = layer.self_attn.config
-            make = create_sliding_window_causal_mask if config.sliding_window else create_causal_mask
+            chunked = create_chunked_causal_mask if config.attention_chunk_size > 0 else create_causal_mask
+            make = create_sliding_window_causal_mask if config.sliding_window else chunked
             mask = make(config, x, None, None, position_ids)
             x = layer(x, attention_mask=mask, position_ids=position_ids, position_embeddings=rotary)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(x))
@@ -83,7 +85,7 @@ class MixedForCausalLM(MistralForCausalLM):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five layers with windows of 20 and 200 tokens and none, by code of the model's own."""
+    """Six layers with windows of 20 and 200 tokens, chunks of 128 and neither, by code of the model's own."""
     folder = tmp_path_factory.mktemp("mixed") / "model"
     config = families.mistral(num_hidden_layers=len(WINDOWS), max_position_embeddings=2048, sliding_window=None)
     families.write(config, folder)
@@ -131,7 +133,7 @@ def check_greedy(eager: Eager, outputs: list[RequestOutput], prompts: list[list[
 
 def blocks_kept(tokens: int) -> int:
     """Blocks that hold a position that the token after `tokens` tokens reads, over all layers."""
-    return sum(len({p // BLOCK for p in range(tokens) if not w or p > tokens - w}) for w in WINDOWS)
+    return sum(len({p // BLOCK for p in range(tokens) if p >= reads(w).first(tokens)}) for w in WINDOWS)
 
 
 @pytest.fixture
@@ -142,8 +144,8 @@ def llm(artifact: Path) -> Iterator[LLM]:
 
 def test_layers_are_grouped_by_what_they_keep(artifact: Path) -> None:
     groups = read_manifest(artifact).kv
-    windows = {layer: g.spec.reads.reach or 0 for g in groups for layer in g.layers}
-    assert tuple(windows[layer] for layer in range(len(WINDOWS))) == WINDOWS
+    rules = {layer: g.spec.reads for g in groups for layer in g.layers}
+    assert [rules[layer] for layer in range(len(WINDOWS))] == [reads(w) for w in WINDOWS]
 
 
 def test_long_sequences_of_different_lengths_give_eager_tokens_and_logits(llm: LLM, eager: Eager) -> None:
@@ -189,9 +191,10 @@ def test_a_server_tells_what_a_sequence_keeps(artifact: Path, tmp_path: Path) ->
     try:
         server.ready()
         line = server.wait(lambda: next((x for x in server.lines() if x.startswith("KV cache: ")), None))
-        assert line.startswith("KV cache: 3.9 MiB in 988 blocks; a sequence of 2,048 tokens takes at most ")
+        assert line.startswith("KV cache: 4.0 MiB in 1,023 blocks; a sequence of 2,048 tokens takes at most ")
         assert "128 for each of 1 group of full attention" in line
         assert "for each of 3 groups of sliding window of 20" in line
+        assert "33 for each of 1 group of chunks of 128" in line
 
         def used() -> float:
             with server.http.stream("POST", "/v1/completions", json=body) as stream:

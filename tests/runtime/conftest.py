@@ -37,8 +37,8 @@ BLOCK = 4
 
 
 def next_logits(tokens: Sequence[int], window: int) -> np.ndarray:
-    """Logits after `tokens`, of which a windowed table shows only the last `window`."""
-    seen = list(tokens) if window == 0 else list(tokens)[-window:]
+    """Logits after `tokens`, of which the last one reads as much as the rule of `window` says."""
+    seen = tokens[max(0, reads(window).first(len(tokens) - 1)) :]
     state = len(tokens) * 7919
     for token in seen:
         state = (state * 31 + token * 17 + 5) % 1_000_003
@@ -72,7 +72,7 @@ Owner = tuple[int, int, int]
 
 @dataclass
 class FakeExecutor:
-    """`windows` holds the window of each KV table (0 = full attention). `width`: tokens that a row brings, of which all
+    """`windows` holds the rule of each KV table (see `window_rule`). `width`: tokens that a row brings, of which all
     but the first have no keys and values yet.
     """
 
@@ -185,7 +185,7 @@ class FakeExecutor:
             start = position - placed
             assert start % BLOCK == 0
             assert start == 0 or window
-            low = 0 if window == 0 else max(0, position - window + 1)
+            low = max(0, reads(window).first(position))
             where = np.arange(low, position + 1)
             assert low >= start
             blocks = self.inputs[table.block_tables][row, (where - start) // BLOCK]

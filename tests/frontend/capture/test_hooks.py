@@ -13,7 +13,7 @@ from transformers import masking_utils
 from inferir.frontend.capture.export import export
 from inferir.frontend.capture.hooks import MaskSpec, attention, describe, resolve_reads
 from inferir.frontend.capture.import_program import import_program
-from inferir.ir.contract.kv_reads import FullAttention, SlidingWindow
+from inferir.ir.contract.kv_reads import Chunks, FullAttention, SlidingWindow
 from inferir.ir.errors import UntraceableError
 
 Capture = Callable[..., Any]
@@ -25,6 +25,8 @@ def test_mask_descriptions() -> None:
     assert describe(masking_utils.sliding_window_causal_mask_function(8)) == MaskSpec(
         causal=True, reads=SlidingWindow(8)
     )
+    chunked = masking_utils.chunked_causal_mask_function(4, torch.zeros(1))
+    assert describe(chunked) == MaskSpec(causal=True, reads=Chunks(4))
     ids = torch.zeros(1, 4, dtype=torch.long)
     packed = masking_utils.and_masks(
         masking_utils.remap_positions_for_packed_sequence(causal, ids), masking_utils.packed_sequence_mask_function(ids)
@@ -43,7 +45,12 @@ def test_mask_descriptions() -> None:
             masking_utils.or_masks(masking_utils.causal_mask_function, masking_utils.causal_mask_function),
             "a union of masks",
         ),
-        (masking_utils.chunked_causal_mask_function(4, torch.zeros(1)), "chunked attention"),
+        (
+            masking_utils.and_masks(
+                masking_utils.chunked_causal_mask_function(4, torch.zeros(1)), masking_utils.sliding_window_overlay(5)
+            ),
+            "both chunks of 4 and sliding window of 5",
+        ),
         (masking_utils.sliding_window_bidirectional_mask_function(4), "a bidirectional window"),
         (masking_utils.and_masks(masking_utils.causal_mask_function, lambda b, h, q, k: k >= q - 3), "<lambda>"),
     ],

@@ -126,7 +126,7 @@ def test_specs_round_trip_by_tag() -> None:
 
 def test_a_kind_of_cache_that_nobody_brings_is_named() -> None:
     raw = b'{"spec":{"type":"latent","block_size":16},"layers":[0]}'
-    known = "manifest.json: unknown KV cache kind 'latent'; known: attention, full_attention, sliding_window"
+    known = "manifest.json: unknown KV cache kind 'latent'; known: attention, full_attention, sliding_window, chunks"
     with pytest.raises(ArtifactError, match=known):
         msgspec.json.decode(raw, type=KVCacheGroup, dec_hook=decode_spec)
 

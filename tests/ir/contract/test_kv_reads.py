@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from inferir.codegen.tvm.source import IndexText
-from inferir.ir.contract.kv_reads import FullAttention, Reads, SlidingWindow
+from inferir.ir.contract.kv_reads import Chunks, FullAttention, Reads, SlidingWindow
 from inferir.ir.contract.kv_specs import parse_reads
 from inferir.ir.errors import IRError
 
-RULES = [FullAttention(), SlidingWindow(1), SlidingWindow(7)]
+RULES = [FullAttention(), SlidingWindow(1), SlidingWindow(7), Chunks(1), Chunks(20)]
 TIR = {"truncdiv": lambda a, b: int(a / b)}
 
 

@@ -36,7 +36,7 @@ def served(engine: Engine, lengths: tuple[int, ...]) -> list[list[int]]:
 
 
 @pytest.mark.usefixtures("short_splits")
-@pytest.mark.parametrize("windows", [(6,), (0, 6), (3, 0, 17), (1, 8, 9)])
+@pytest.mark.parametrize("windows", [(6,), (0, 6), (3, 0, 17), (1, 8, 9), (-6, -16)])
 @pytest.mark.parametrize("options", [{}, {"threads": 64}, {"blocks": 16}, {"max_tokens": 40}])
 def test_answers_are_those_of_each_request_alone(
     make_engine: Callable[..., Engine], windows: tuple[int, ...], options: dict[str, int]

@@ -41,7 +41,7 @@ def params_for(index: int, tokens: int) -> SamplingParams:
     return SamplingParams(temperature=0.0 if index % 2 else 0.8, seed=index, max_tokens=tokens)
 
 
-@pytest.mark.parametrize("windows", [(0,), (5,), (1,), (0, 7)])
+@pytest.mark.parametrize("windows", [(0,), (5,), (1,), (0, 7), (-6,)])
 @pytest.mark.parametrize("blocks", [64, 33, 22])
 def test_every_request_gets_its_own_tokens(
     make_engine: MakeEngine, reference: Reference, windows: tuple[int, ...], blocks: int

@@ -53,7 +53,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         seqs=st.integers(1, 4),
         extra=st.integers(0, 9),
         rows=st.integers(0, 4),
-        windows=st.sampled_from([(0,), (6,), (1,), (0, 6)]),
+        windows=st.sampled_from([(0,), (6,), (1,), (0, 6), (-6,)]),
         prefix=st.sampled_from([True, True, False]),
         policy=st.sampled_from(["fcfs", "priority"]),
         long_prefill=st.sampled_from([None, 3]),
@@ -181,7 +181,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert 1 <= t.tokens <= r.remaining
             for index, (table, window) in enumerate(zip(r.blocks, self.windows, strict=True)):
                 assert len(table.ids) * BLOCK >= r.computed + t.tokens
-                for p in range(max(0, r.computed - window + 1) if window else 0, r.computed):
+                for p in range(max(0, reads(window).first(r.computed)), r.computed):
                     slot = table.ids[p // BLOCK] * BLOCK + p % BLOCK
                     assert self.content[index, slot] == self.key(r, p)
 

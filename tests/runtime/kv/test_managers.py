@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from window_rule import reads
 
 from inferir.ir.contract.kv_groups import KVCacheGroup, plan_slabs
 from inferir.ir.contract.kv_reads import SlidingWindow
@@ -76,17 +77,18 @@ def test_window_puts_the_null_block_behind_itself() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 60), st.data())
-def test_window_holds_what_is_visible_and_no_more_than_peak(window: int, step: int, length: int, data: Any) -> None:
+@given(st.integers(-20, 20), st.integers(1, 9), st.integers(1, 60), st.data())
+def test_a_table_holds_what_is_visible_and_no_more_than_peak(window: int, step: int, length: int, data: Any) -> None:
     pool = BlockPool(40)
-    cache = KVCache((group(sliding(window), 0),), pool)
+    rule = reads(window)
+    cache = KVCache((group(AttentionSpec(**SIZE, reads=rule), 0),), pool)
     (table,) = blocks = cache.new_sequence()
     computed = 0
     while computed < length:
         tokens = min(data.draw(st.integers(1, step)), length - computed)
         assert cache.reserve(blocks, computed, computed + tokens)
         assert pool.num_used == len(table.ids) - table.first <= cache.peak(length, step)
-        lowest = max(0, computed - window + 1)
+        lowest = max(0, rule.first(computed))
         for position in range(lowest, computed + tokens):
             assert table.ids[position // 4] != 0
         assert all(i == 0 for i in table.ids[: lowest // 4])

@@ -31,7 +31,7 @@ class Case:
     head_dim: int
     v_dim: int
     block_size: int = 32
-    window: int = 0
+    window: int = 0  # see window_rule
     softcap: float = 0.0
     dtype: str = "bf16"
     scale: float | None = None  # default: 1 / sqrt(head_dim)
@@ -112,8 +112,10 @@ class Batch:
                 scores = case.softcap * torch.tanh(scores / case.softcap)
             mine, other = torch.arange(length - new, length)[:, None], torch.arange(length)
             seen = other <= mine
-            if case.window:
+            if case.window > 0:
                 seen &= other > mine - case.window
+            elif case.window:
+                seen &= other // -case.window == mine // -case.window
             weights = scores.masked_fill(~seen, -math.inf).softmax(-1)
             out.append(torch.einsum("htk,khd->thd", weights, v.abs() if absolute else v))
             first += new
@@ -164,6 +166,8 @@ _MIXED = [(300, 1), (40, 40), (7, 7), (261, 20), (1, 1), (32, 3), (33, 1), (256,
 _CASES = [
     Case(6, 2, 64, 64),
     Case(4, 4, 16, 16, block_size=16, window=20),
+    Case(4, 2, 16, 16, block_size=16, window=-20),
+    Case(4, 1, 16, 16, window=-64),
     Case(14, 2, 32, 20, block_size=64, softcap=30.0),
     Case(4, 1, 256, 8, window=100),
     Case(13, 1, 6, 33),
@@ -183,7 +187,7 @@ def test_every_target(target: Target, attend: Callable[..., torch.Tensor], dtype
     _check(batch, attend(target, batch))
 
 
-@pytest.mark.parametrize("window", [0, 37])
+@pytest.mark.parametrize("window", [0, 37, -37])
 def test_rows_are_bit_identical_for_every_split(
     target: Target, attend: Callable[..., torch.Tensor], window: int
 ) -> None:
@@ -254,6 +258,8 @@ _LONG = [
     Case(6, 2, 16, 16),
     Case(40, 1, 16, 33),
     Case(3, 1, 32, 20, window=700, softcap=20.0),
+    Case(3, 1, 32, 20, window=-700, softcap=20.0),
+    Case(4, 2, 16, 8, window=-50),
     Case(4, 4, 16, 8, block_size=16, window=40),
 ]
 _DTYPES = {torch.float32: DType.F32, torch.int32: DType.I32}
@@ -294,7 +300,7 @@ def test_split_items_mean_what_the_reference_interpreter_says(
     torch.testing.assert_close(attend(host, batch, 2, split=True), want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("window", [0, 300])
+@pytest.mark.parametrize("window", [0, 300, -300])
 def test_rows_across_splits_are_bit_identical_on_every_target(
     target: Target, attend: Callable[..., torch.Tensor], window: int
 ) -> None:
