@@ -4,7 +4,7 @@ transformers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -58,13 +58,6 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     def num_layers(self) -> int:
         return len(self.layers)
 
-    def to_json(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(self), indent=1)
-
-    @staticmethod
-    def from_json(raw: bytes) -> ModelFacts:
-        return msgspec.json.decode(raw, type=ModelFacts)
-
 
 def token_ids(*sources: Any) -> tuple[int, ...]:
     """All ids in `sources` (ints, lists of ints, None), in order, each once."""
@@ -80,10 +73,3 @@ def token_ids(*sources: Any) -> tuple[int, ...]:
 def first_id(*sources: Any) -> int | None:
     """The first id in `sources`, None if there is none."""
     return next(iter(token_ids(*sources)), None)
-
-
-def eos_token_ids(
-    generation: Mapping[str, Any], config: Mapping[str, Any], extra: Iterable[int] = ()
-) -> tuple[int, ...]:
-    """Every id that ends a generation: of the generation config, of the model config, and `extra`."""
-    return token_ids(generation.get("eos_token_id"), config.get("eos_token_id"), *extra)

@@ -102,17 +102,12 @@ def _placeholder(
         )
     if spec.kind.name == "BUFFER":
         tensor = program.constants[name] if name in program.constants else program.state_dict[name]
-        return _named_constant(imp, tensor, path)
+        if tensor.dim() and tensor.numel() <= MAX_CONSTANT:
+            imp.constant(tensor, path)  # remembers its name for the case that it is used as it is
+        return tensor
     if spec.kind.name == "CONSTANT_TENSOR":
         return program.constants[name]
     raise imp.refuse(f"an input of kind {spec.kind.name} is not supported")
-
-
-def _named_constant(imp: Importer, tensor: torch.Tensor, path: str) -> torch.Tensor:
-    """Remember the buffer's name for the case that it is used as it is."""
-    if tensor.dim() and tensor.numel() <= MAX_CONSTANT:
-        imp.constant(tensor, path)
-    return tensor
 
 
 def _import(imp: Importer, node: Any, env: Mapping[Any, Imports]) -> Imports:

@@ -25,7 +25,7 @@ from inferir.frontend.checkpoint.checkpoint_weights import (
     resolve,
 )
 from inferir.frontend.checkpoint.huggingface import quiet, renames, skeleton, state_types, text_config, tied_names
-from inferir.frontend.facts import ModelFacts, eos_token_ids, first_id, token_ids
+from inferir.frontend.facts import ModelFacts, first_id, token_ids
 from inferir.frontend.source.model_source import ModelSource
 from inferir.ir.errors import WeightError
 from inferir.ir.graph.dims import parse_dim
@@ -69,7 +69,7 @@ class TracedModel:
         from safetensors.torch import save_file
 
         (folder / "graph.ir").write_text(print_graph(self.graph) + "\n", encoding="utf-8")
-        (folder / "facts.json").write_bytes(self.facts.to_json())
+        (folder / "facts.json").write_bytes(msgspec.json.encode(self.facts))
         save_file({k: v.contiguous() for k, v in self.constants.items()}, folder / "constants.safetensors")
         (folder / "expected.json").write_bytes(msgspec.json.encode(self.expected))
 
@@ -80,7 +80,7 @@ class TracedModel:
 
         return TracedModel(
             graph=parse_graph((folder / "graph.ir").read_text(encoding="utf-8")),
-            facts=ModelFacts.from_json((folder / "facts.json").read_bytes()),
+            facts=msgspec.json.decode((folder / "facts.json").read_bytes(), type=ModelFacts),
             constants=load_file(folder / "constants.safetensors"),
             expected=msgspec.json.decode((folder / "expected.json").read_bytes(), type=ExpectedWeights),
         )
@@ -163,7 +163,9 @@ def _facts(source: ModelSource, config: Any, imported: Imported, expected: Expec
         max_position_embeddings=min(stated or limit, limit or stated),
         position_limit=limit,
         length_dependent="lengths" in imported.graph.input_names,
-        eos_token_ids=eos_token_ids(generation, described, token_ids(getattr(config, "eos_token_id", None))),
+        eos_token_ids=token_ids(
+            generation.get("eos_token_id"), described.get("eos_token_id"), getattr(config, "eos_token_id", None)
+        ),
         bos_token_id=first_id(generation.get("bos_token_id"), described.get("bos_token_id")),
         pad_token_id=first_id(generation.get("pad_token_id"), described.get("pad_token_id")),
         parameters=sum(math.prod(shape) for shape, _ in expected.types.values()),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -35,14 +34,6 @@ TOLERANCE = {DType.F32: 2e-4, DType.BF16: 6e-2, DType.F16: 1e-2}
 Eager = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
 
 
-@dataclass(frozen=True)
-class TraceCheck:
-    """Measured errors of a capture that passed: relative RMS error of the logits by length."""
-
-    errors: Mapping[int, float]
-    tolerance: float
-
-
 def check_capture(
     graph: Graph,
     weights: Mapping[str, torch.Tensor],
@@ -50,8 +41,10 @@ def check_capture(
     vocab_size: int,
     dtype: DType,
     max_positions: int = 0,
-) -> TraceCheck:
-    """Run the three tests. Raises `UntraceableError` naming the failed test and, where known, the module at fault.
+) -> Mapping[int, float]:
+    """Run the three tests; returns the relative RMS error of the logits by length.
+
+    Raises `UntraceableError` naming the failed test and, where known, the module at fault.
 
     eager: (ids, positions) -> logits [T, V] float32 by Hugging Face's code over the same weights. max_positions:
     the longest sequence the model can run (0 = no limit).
@@ -62,10 +55,10 @@ def check_capture(
     stub = with_local_attention(graph)
     _locality(stub, held, vocab_size)
     _positions(stub, held, vocab_size, max_positions)
-    return TraceCheck(errors, TOLERANCE[dtype])
+    return errors
 
 
-def check_trace(traced: TracedModel, source: ModelSource) -> TraceCheck:
+def check_trace(traced: TracedModel, source: ModelSource) -> Mapping[int, float]:
     """`check_capture` for a traced model and the weights of its source. Raises `UntraceableError` or `WeightError`."""
     weights = traced.weights(source.weights)
     facts = traced.facts

@@ -13,6 +13,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -81,7 +82,12 @@ class FolderWeights:
     def entries(self) -> Mapping[str, Entry]:
         """All tensors. Raises `WeightError` naming a shard, file or tensor that is missing or damaged."""
         chosen = self.files
-        entries = _merge(chosen.files)
+        entries: dict[str, Entry] = {}
+        for file in chosen.files:
+            for name, entry in read_header(file).items():
+                if name in entries:
+                    raise WeightError(f"tensor {name!r} is in both {entries[name].file.name} and {file.name}")
+                entries[name] = entry
         for name, shard in chosen.placed.items():
             if name not in entries:
                 raise WeightError(f"tensor {name!r} is missing from {shard}, where {chosen.index} says it is")
@@ -144,16 +150,6 @@ class FolderWeights:
             self._map(file)
         with ThreadPoolExecutor(2) as pool:
             return hashlib.sha256(b"\n".join(pool.map(digest, names))).hexdigest()
-
-
-def _merge(files: Iterable[Path]) -> Mapping[str, Entry]:
-    out: dict[str, Entry] = {}
-    for file in files:
-        for name, entry in read_header(file).items():
-            if name in out:
-                raise WeightError(f"tensor {name!r} is in both {out[name].file.name} and {file.name}")
-            out[name] = entry
-    return out
 
 
 def warn_if_not_finite(name: str, where: str, tensor: torch.Tensor) -> None:
@@ -238,23 +234,17 @@ def _variants(name: str, base_prefix: str) -> tuple[str, ...]:
     return (name, name.removeprefix(prefix)) if name.startswith(prefix) else (name, prefix + name)
 
 
+@dataclass(frozen=True, eq=False)
 class Weights(Mapping[str, "torch.Tensor"]):
     """Tensors under the graph's names and in the graph's types, converted when they are read.
 
     types: what the graph expects; `const.*` names come from `constants`, the others from `source` through `names`.
     """
 
-    def __init__(
-        self,
-        source: WeightSource,
-        types: Mapping[str, TensorType],
-        names: Mapping[str, str],
-        constants: Mapping[str, torch.Tensor],
-    ) -> None:
-        self.source = source
-        self.types = dict(types)
-        self.names = dict(names)
-        self.constants = dict(constants)
+    source: WeightSource
+    types: Mapping[str, TensorType]
+    names: Mapping[str, str]
+    constants: Mapping[str, torch.Tensor]
 
     def __getitem__(self, name: str) -> torch.Tensor:
         want = torch_dtype(self.types[name].dtype)  # raises KeyError for a name that the graph does not have

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inferir.frontend.gguf.gguf_families import FAMILIES
-from inferir.frontend.gguf.gguf_family import Context, Family, Sizes
+from inferir.frontend.gguf.gguf_families import FAMILIES, Context, Family
 from inferir.frontend.gguf.gguf_keys import REQUIRED, Keys
 from inferir.frontend.gguf.gguf_metadata import GgufModel
 from inferir.frontend.gguf.gguf_rope import FREQS, Load, Rope, read_rope
-from inferir.frontend.gguf.gguf_tensors import Planned, Rule, active_groups, plan
+from inferir.frontend.gguf.gguf_tensors import Planned, Rule, Sizes, active_groups, plan
 from inferir.ir.errors import FrontendError, WeightError
 
 MAX_LAYERS, MAX_SIZE = 10_000, 2**24
@@ -56,9 +55,8 @@ def describe(model: GgufModel, load: Load) -> Described:
     if family.turned != "none":
         share = _share(sizes.turned, sizes.head_dim) if family.turned == "part" else None
         rope = read_rope(keys, sizes.turned, share, sizes.context, factors, load)
-    heads = {"q": sizes.heads, "k": sizes.kv_heads}
-    parameters = plan(model, rules, sizes.letters(), sizes.layers, heads, rope.tensors if rope else ())
     groups = active_groups(model, rules, sizes.layers)
+    parameters = plan(model, rules, sizes, groups, rope.tensors if rope else ())
     config = family.config(Context(keys, sizes, rope, groups))
     config |= {"vocab_size": sizes.vocabulary, "tie_word_embeddings": "lm_head.weight" not in parameters}
     keys.account()

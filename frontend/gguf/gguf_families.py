@@ -7,15 +7,60 @@ nothing is left to a default of the library, whose defaults are those of one par
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from inferir.frontend.gguf.gguf_family import Context, Family
-from inferir.frontend.gguf.gguf_rope import FREQS, LONG, SHORT, unscaled
-from inferir.frontend.gguf.gguf_tensors import Rule, linear
+from inferir.frontend.gguf.gguf_keys import Keys
+from inferir.frontend.gguf.gguf_rope import FREQS, LONG, SHORT, Rope, unscaled
+from inferir.frontend.gguf.gguf_tensors import Rule, Sizes, linear
 
 RMS, LAYER = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 _L = "model.layers.{i}"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an architecture's own part of the configuration is made from."""
+
+    keys: Keys
+    sizes: Sizes
+    rope: Rope | None
+    groups: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture.
+
+    model_type: transformers' name. rules: its tensors. epsilon: key of the norms' epsilon. entries: of its
+    configuration, by the field of `Sizes` that decides each; fixed: those that are always the same; flags: those that
+    say whether the model has any tensor of a group; settings: the rest of them. turned: "all" elements of a head are
+    rotated, "part" of them may be, or "none". factors: factor tensors it may have. free_head: whether a head may have
+    another size than hidden / heads. head: an output matrix is "optional", "required" or "never" there.
+    """
+
+    model_type: str
+    rules: tuple[Rule, ...]
+    epsilon: str
+    entries: Mapping[str, str]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    flags: Mapping[str, str] = field(default_factory=dict)
+    settings: Callable[[Context], Mapping[str, Any]] = lambda _: {}
+    turned: str = "all"
+    factors: tuple[str, ...] = ()
+    free_head: bool = False
+    head: str = "optional"
+
+    def config(self, at: Context) -> dict[str, Any]:
+        """Entries of a model's configuration."""
+        return {
+            **{entry: getattr(at.sizes, size) for entry, size in self.entries.items()},
+            **({} if at.rope is None else {"rope_parameters": dict(at.rope.parameters)}),
+            **{entry: group in at.groups for entry, group in self.flags.items()},
+            **self.fixed,
+            **self.settings(at),
+        }
 
 
 def _norm(
@@ -134,7 +179,7 @@ def _layer_types(at: Context, default: int) -> list[str]:
 def _phi3(at: Context) -> dict[str, Any]:
     assert at.rope is not None
     window = at.keys.integer("attention.sliding_window", 0, low=0)
-    return {"original_max_position_embeddings": at.rope.original, "sliding_window": window or None}
+    return {"original_max_position_embeddings": at.rope.scaling.original, "sliding_window": window or None}
 
 
 def _stablelm(at: Context) -> dict[str, Any]:

@@ -36,26 +36,26 @@ Load = Callable[[str, int], Sequence[float]]
 
 
 @dataclass(frozen=True)
+class Scaling:
+    """magnitude: what `rope.scaling.attn_factor` multiplies cosine and sine with. original: context before scaling."""
+
+    kind: str
+    factor: float = 1.0
+    magnitude: float = 1.0
+    original: int = 1
+
+
+@dataclass(frozen=True)
 class Rope:
     """parameters: `rope_parameters` of the configuration (of the full-attention layers). text, source: as people read
-    it, and the key that says so. tensors: those that were used. original: context before scaling. magnitude: what
-    `rope.scaling.attn_factor` multiplies cosine and sine with.
+    it, and the key that says so. tensors: those that were used.
     """
 
     parameters: Mapping[str, Any]
     text: str
     source: str
     tensors: tuple[str, ...]
-    original: int
-    magnitude: float
-
-
-@dataclass(frozen=True)
-class _Scaling:
-    kind: str
-    factor: float
-    magnitude: float
-    original: int
+    scaling: Scaling
 
 
 def read_rope(keys: Keys, turned: int, share: float | None, context: int, factors: Sequence[str], load: Load) -> Rope:
@@ -83,32 +83,31 @@ def read_rope(keys: Keys, turned: int, share: float | None, context: int, factor
         text, source = f"{text}, a factor for each frequency", f"{keys.model.file}: tensor {FREQS}"
     if scaling.factor == 1.0 and scaling.magnitude == 1.0 and FREQS not in factors:
         plain = {"rope_type": "default", **common}
-        return Rope(plain, f"no scaling, base {base:g}", source, (), scaling.original, 1.0)
+        return Rope(plain, f"no scaling, base {base:g}", source, (), scaling)
     parameters = {
         "rope_type": EXPLICIT,
-        "inv_freq": frequencies(base, turned, scaling.kind, scaling.factor, scaling.original, divisors),
+        "inv_freq": frequencies(base, turned, scaling, divisors),
         "attention_factor": scaling.magnitude * _yarn_magnitude(scaling),
         **common,
     }
-    used = (FREQS,) if FREQS in factors else ()
-    return Rope(parameters, text, source, used, scaling.original, scaling.magnitude)
+    return Rope(parameters, text, source, (FREQS,) if FREQS in factors else (), scaling)
 
 
 def unscaled(rope: Rope, base: float, turned: int) -> Mapping[str, Any]:
     """Parameters of layers that no scaling type concerns, in a model with `rope` elsewhere: only
     `rope.scaling.attn_factor` is theirs too.
     """
-    if rope.magnitude == 1.0:
+    if rope.scaling.magnitude == 1.0:
         return {"rope_type": "default", "rope_theta": base}
     return {
         "rope_type": EXPLICIT,
-        "inv_freq": frequencies(base, turned, "none", 1.0, 1, [1.0] * (turned // 2)),
-        "attention_factor": rope.magnitude,
+        "inv_freq": frequencies(base, turned, Scaling("none"), [1.0] * (turned // 2)),
+        "attention_factor": rope.scaling.magnitude,
         "rope_theta": base,
     }
 
 
-def _scaling(keys: Keys, context: int) -> _Scaling:
+def _scaling(keys: Keys, context: int) -> Scaling:
     kind = keys.text("rope.scaling.type", "linear")
     if kind not in TYPES:
         raise keys.fail(keys.full("rope.scaling.type"), f"is {kind!r}; known are {', '.join(TYPES)}")
@@ -116,7 +115,7 @@ def _scaling(keys: Keys, context: int) -> _Scaling:
     factor = keys.number("rope.scaling.factor", older) or 1.0
     original = keys.integer("rope.scaling.original_context_length", context)
     magnitude = keys.number("rope.scaling.attn_factor", 1.0, above=True)
-    scaling = _Scaling(kind, 1.0 if kind == "none" else factor, magnitude, original)
+    scaling = Scaling(kind, 1.0 if kind == "none" else factor, magnitude, original)
     # Written by converters and read by llama.cpp for no architecture that is supported here: only what agrees with
     # what it does anyway has a meaning.
     keys.same("rope.scaling.yarn_beta_fast", BETA_FAST, "the only value that is used")
@@ -126,24 +125,18 @@ def _scaling(keys: Keys, context: int) -> _Scaling:
     return scaling
 
 
-def _yarn_magnitude(scaling: _Scaling) -> float:
+def _yarn_magnitude(scaling: Scaling) -> float:
     return 1.0 + 0.1 * math.log(scaling.factor) if scaling.kind == "yarn" and scaling.factor > 1.0 else 1.0
 
 
-def frequencies(
-    base: float, turned: int, kind: str, factor: float, original: int, divisors: Sequence[float]
-) -> list[float]:
+def frequencies(base: float, turned: int, scaling: Scaling, divisors: Sequence[float]) -> list[float]:
     """The turned / 2 frequencies, in radians per position."""
-    low, high = _corrections(base, turned, original) if kind == "yarn" else (0.0, 0.0)
-    out = []
-    for i, divisor in enumerate(divisors):
-        plain = base ** (-2.0 * i / turned) / divisor
-        scaled = plain / factor
-        mix = 0.0
-        if kind == "yarn":
-            mix = 1.0 - min(1.0, max(0.0, (i - low) / max(0.001, high - low)))
-        out.append(scaled * (1.0 - mix) + plain * mix)
-    return out
+    plain = [base ** (-2.0 * i / turned) / divisor for i, divisor in enumerate(divisors)]
+    if scaling.kind != "yarn":
+        return [frequency / scaling.factor for frequency in plain]
+    low, high = _corrections(base, turned, scaling.original)
+    mixes = [1.0 - min(1.0, max(0.0, (i - low) / max(0.001, high - low))) for i in range(len(plain))]
+    return [f / scaling.factor * (1.0 - mix) + f * mix for f, mix in zip(plain, mixes, strict=True)]
 
 
 def _corrections(base: float, turned: int, original: int) -> tuple[float, float]:
@@ -157,7 +150,7 @@ def _corrections(base: float, turned: int, original: int) -> tuple[float, float]
 
 def _longrope(
     keys: Keys,
-    scaling: _Scaling,
+    scaling: Scaling,
     common: Mapping[str, Any],
     turned: int,
     factors: Sequence[str],
@@ -183,4 +176,4 @@ def _longrope(
     text += f", cosine and sine times {scaling.magnitude:g}"
     if not keys.has("rope.scaling.type"):
         source = f"{keys.model.file}: tensor {LONG}"
-    return Rope(parameters, text, source, (LONG, SHORT), scaling.original, scaling.magnitude)
+    return Rope(parameters, text, source, (LONG, SHORT), scaling)

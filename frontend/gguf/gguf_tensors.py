@@ -7,7 +7,7 @@ d one head.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,39 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """Sizes of a model, from its keys and, for the vocabulary, its embedding table. turned: rotated elements of a head
+    (0: it has no rotary embedding). epsilon: of its norms.
+    """
+
+    hidden: int
+    layers: int
+    feed_forward: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    turned: int
+    context: int
+    vocabulary: int
+    epsilon: float
+
+    def letters(self) -> dict[str, int]:
+        """The letters of `Rule`."""
+        query, key = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return {
+            "h": self.hidden,
+            "v": self.vocabulary,
+            "c": self.context,
+            "f": self.feed_forward,
+            "g": 2 * self.feed_forward,
+            "q": query,
+            "k": key,
+            "p": query + 2 * key,
+            "d": self.head_dim,
+        }
+
+
+@dataclass(frozen=True)
 class Planned:
     """One parameter: the tensor it comes from (None: zeros), its shape in the file and what is done to its values."""
 
@@ -49,11 +82,8 @@ def linear(name: str, target: str, shape: str, bias: str = "", change: str = "")
     if not bias:
         return (weight,)
     group = "" if bias == "!" else bias
-    return (weight, Rule(f"{name}.bias", f"{target}.bias", shape.split()[0], _of_bias(change), group))
-
-
-def _of_bias(change: str) -> str:
-    return "" if change == "transpose" else change
+    of_bias = "" if change == "transpose" else change
+    return (weight, Rule(f"{name}.bias", f"{target}.bias", shape.split()[0], of_bias, group))
 
 
 def changed(values: np.ndarray[Any, Any], planned: Planned) -> np.ndarray[Any, Any]:
@@ -81,27 +111,21 @@ def active_groups(model: GgufModel, rules: Iterable[Rule], layers: int) -> froze
 
 
 def plan(
-    model: GgufModel,
-    rules: Iterable[Rule],
-    sizes: Mapping[str, int],
-    layers: int,
-    heads: Mapping[str, int],
-    used: Iterable[str],
+    model: GgufModel, rules: Iterable[Rule], sizes: Sizes, groups: Set[str], used: Iterable[str]
 ) -> dict[str, Planned]:
     """Parameter name -> what it is made of, for all layers.
 
-    heads: number of heads of "q" and "k". used: tensors that are read elsewhere. Raises `WeightError` naming a tensor
+    groups: see `active_groups`. used: tensors that are read elsewhere. Raises `WeightError` naming a tensor
     that is missing (of a group only biases may be), has another shape than the keys say, or belongs to nothing.
     """
-    rules = tuple(rules)
-    groups = active_groups(model, rules, layers)
+    letters, heads = sizes.letters(), {"q": sizes.heads, "k": sizes.kv_heads}
     out: dict[str, Planned] = {}
     wanted: set[str] = set(used)
     for rule in rules:
         if rule.group and rule.group not in groups:
             continue
-        shape = tuple(sizes[letter] for letter in rule.shape.split())
-        for i in range(layers if "{i}" in rule.name else 1):
+        shape = tuple(letters[letter] for letter in rule.shape.split())
+        for i in range(sizes.layers if "{i}" in rule.name else 1):
             name = rule.name.format(i=i)
             wanted.add(name)
             info = model.tensors.get(name)
@@ -113,7 +137,7 @@ def plan(
                     f"{info.file.name}: tensor {name!r} has shape {list(info.shape)}, but the keys say {list(shape)}"
                 )
             out[rule.target.format(i=i)] = Planned(info, shape, rule.change, heads.get(rule.shape.split()[0], 1))
-    _check_unused(model, wanted, layers)
+    _check_unused(model, wanted, sizes.layers)
     return out
 
 

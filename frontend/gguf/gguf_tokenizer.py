@@ -35,7 +35,7 @@ from inferir.frontend.gguf.gguf_vocabulary import (
     vocabulary,
 )
 from inferir.frontend.tokenizer.template_files import DEFAULT, Template, usable
-from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning
+from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning, write_config
 from inferir.ir.contract.manifest import Decision
 from inferir.ir.errors import FrontendError
 
@@ -66,15 +66,16 @@ def export(path: Path, dest: Path) -> dict[str, Template]:
     """
     stated = metadata(path)
     try:
-        documents, odd = _documents(stated)
+        tokenizer, config, odd = _documents(stated)
         templates = _templates(stated, readable(path.name))
     except FrontendError as error:
         raise FrontendError(f"{readable(path.name)}: {error}") from None
     odd += [f"the key {key} is not known and has no effect" for key in unaccounted(stated)]
     for message in odd:
         warnings.warn(f"{readable(path.name)}: {message}", TokenizerWarning, stacklevel=2)
-    for name, content in documents.items():
-        (dest / name).write_text(content, encoding="utf-8")
+    content = json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":"))
+    (dest / "tokenizer.json").write_text(content, encoding="utf-8")
+    write_config(dest, config)
     return templates
 
 
@@ -92,8 +93,8 @@ def decisions(path: Path) -> tuple[Decision, ...]:
     return tuple(out)
 
 
-def _documents(stated: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """Contents of the files by name, and warnings."""
+def _documents(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """tokenizer.json, tokenizer_config.json, and warnings."""
     kind = text(stated, MODEL)
     if kind not in ("gpt2", "gemma4", "llama"):
         if kind is None:
@@ -136,12 +137,7 @@ def _documents(stated: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
         **flags,
         "clean_up_tokenization_spaces": False,
     }
-    documents = {
-        "tokenizer.json": json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")),
-        "tokenizer_config.json": json.dumps(config, indent=1, ensure_ascii=False) + "\n",
-        "special_tokens_map.json": json.dumps(named, indent=1, ensure_ascii=False) + "\n",
-    }
-    return documents, odd
+    return tokenizer, config, odd
 
 
 def _special_ids(known: Vocabulary, kind: str) -> dict[str, int]:

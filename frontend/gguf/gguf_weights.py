@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,22 +56,23 @@ def _fail(tensor: TensorInfo, why: str) -> WeightError:
 
 def _kind(tensor: TensorInfo) -> Any:
     """The element type as the package `gguf` names it."""
-    constants: Any = importlib.import_module("gguf.constants")
-    quants: Any = importlib.import_module("gguf.quants")
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import _type_traits
+
     try:
-        kind = constants.GGMLQuantizationType(tensor.kind)
+        kind = GGMLQuantizationType(tensor.kind)
     except ValueError:
         raise _fail(tensor, f"{tensor.kind} is not the number of a known element type") from None
-    plain = (constants.GGMLQuantizationType.F32, constants.GGMLQuantizationType.F16)
-    if kind not in plain and kind not in quants._type_traits:
+    if kind not in (GGMLQuantizationType.F32, GGMLQuantizationType.F16) and kind not in _type_traits:
         raise _fail(tensor, f"element type {kind.name} is not supported; quantise the model in another type")
     return kind
 
 
 def _bytes(tensor: TensorInfo) -> int:
-    constants: Any = importlib.import_module("gguf.constants")
+    from gguf.constants import GGML_QUANT_SIZES
+
     kind = _kind(tensor)
-    block, size = constants.GGML_QUANT_SIZES[kind]
+    block, size = GGML_QUANT_SIZES[kind]
     if min(tensor.shape) < 1:
         raise _fail(tensor, f"its shape {list(tensor.shape)} is empty")
     if tensor.shape[-1] % block:
@@ -82,12 +82,13 @@ def _bytes(tensor: TensorInfo) -> int:
 
 def dequantised(tensor: TensorInfo) -> np.ndarray[Any, Any]:
     """The values as float32, in the shape the file states."""
-    np: Any = importlib.import_module("numpy")
-    quants: Any = importlib.import_module("gguf.quants")
+    import numpy as np
+    from gguf.quants import dequantize
+
     raw = np.memmap(tensor.file, np.uint8, "r", tensor.offset, (_bytes(tensor),)).view(np.ndarray)
     rows = raw.reshape(*tensor.shape[:-1], -1)
-    out: np.ndarray[Any, Any] = quants.dequantize(rows, _kind(tensor))
-    return np.reshape(out, tensor.shape)  # type: ignore[no-any-return]
+    out: np.ndarray[Any, Any] = dequantize(rows, _kind(tensor))
+    return np.reshape(out, tensor.shape)
 
 
 def _factors(model: GgufModel, name: str, count: int) -> Sequence[float]:
@@ -132,21 +133,18 @@ class GgufWeights:
         return TensorType(tuple(shape), self.dtype)
 
     def load(self, name: str) -> torch.Tensor:
-        if name not in self._loaded:
-            self._loaded[name] = tensor = self._load(name)
-            warn_if_not_finite(name, self.where(name), tensor)
-        return self._loaded[name]
-
-    def _load(self, name: str) -> torch.Tensor:
         import numpy as np
         import torch
 
-        planned = self._planned(name)
-        if planned.info is None:
-            return torch.zeros(planned.shape, dtype=torch_dtype(self.dtype))
-        values = changed(dequantised(planned.info), planned)
-        # A copy: float32 data is a view of the file, and rearranged data is not contiguous.
-        return torch.from_numpy(np.array(values, order="C")).to(torch_dtype(self.dtype))
+        if name not in self._loaded:
+            planned = self._planned(name)
+            if planned.info is None:
+                values = np.zeros(planned.shape, np.float32)
+            else:  # a copy: float32 data is a view of the file, and rearranged data is not contiguous
+                values = np.array(changed(dequantised(planned.info), planned), order="C")
+            self._loaded[name] = tensor = torch.from_numpy(values).to(torch_dtype(self.dtype))
+            warn_if_not_finite(name, self.where(name), tensor)
+        return self._loaded[name]
 
     def fingerprint(self) -> str:
         """Digest of all files of the model and the type it is dequantised to."""

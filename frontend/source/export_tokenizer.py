@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from inferir.frontend.gguf.gguf_metadata import metadata
 from inferir.frontend.source.end_ids import Claim, config_claims, gguf_claims
 from inferir.frontend.source.model_source import ModelSource
 from inferir.frontend.tokenizer.template_files import folder_templates, write_templates
-from inferir.frontend.tokenizer.tokenizers_library import parse
+from inferir.frontend.tokenizer.tokenizers_library import names_token, parse, write_config
 from inferir.ir.contract.manifest import Decision
 
 COPIED = ("added_tokens.json", "generation_config.json")
@@ -39,13 +38,6 @@ class TokenizerFacts(msgspec.Struct, frozen=True, kw_only=True):
     claims: tuple[Claim, ...] = ()
     decisions: tuple[Decision, ...] = ()
     warnings: tuple[str, ...] = ()
-
-    def to_json(self) -> bytes:
-        return msgspec.json.encode(self)
-
-    @staticmethod
-    def from_json(raw: bytes) -> TokenizerFacts:
-        return msgspec.json.decode(raw, type=TokenizerFacts)
 
 
 def export_tokenizer(source: ModelSource, dest: Path) -> TokenizerFacts:
@@ -83,30 +75,11 @@ def _from_folder(source: ModelSource, dest: Path) -> tuple[tuple[Claim, ...], tu
     for name in COPIED:
         if (source.path / name).is_file():
             shutil.copyfile(source.path / name, dest / name)
-    kept = {k: v for k, v in tokenizer.config.items() if v is not None and not _names_token(k, v)}
-    _write_config(dest, {**kept, **tokenizer.special_tokens()})
+    stated = {k: v for k, v in tokenizer.config.items() if k not in DROPPED and v is not None}
+    kept = {k: v for k, v in stated.items() if not names_token(k, v)}
+    write_config(dest, {**kept, **tokenizer.special_tokens()})
     made = tokenizer.write(dest)
     return (*claims, *tokenizer.claims()), (made, *write_templates(templates, dest))
-
-
-def _write_config(dest: Path, config: Mapping[str, Any]) -> None:
-    """tokenizer_config.json without the template, and special_tokens_map.json with plain strings."""
-    kept = {k: v for k, v in config.items() if k not in DROPPED}
-    (dest / "tokenizer_config.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    special = {k: _text(v) for k, v in config.items() if _names_token(k, v)}
-    path = dest / "special_tokens_map.json"
-    path.write_text(json.dumps(special, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _names_token(key: str, value: Any) -> bool:
-    """Whether an entry of tokenizer_config.json names a special token, unlike flags such as `add_bos_token`."""
-    return key.endswith("_token") and _text(value) is not None
-
-
-def _text(token: Any) -> str | None:
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None
 
 
 def _from_gguf(source: ModelSource, dest: Path) -> tuple[tuple[Claim, ...], tuple[Decision, ...]]:

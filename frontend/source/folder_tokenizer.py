@@ -18,7 +18,7 @@ from typing import Any
 from inferir.frontend.checkpoint.model_files import optional_json, there
 from inferir.frontend.source.end_ids import TOKEN_KEYS, Claim
 from inferir.frontend.source.model_source import ModelSource
-from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning, failures_as, parse
+from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning, failures_as, parse, token_text
 from inferir.ir.contract.manifest import Decision
 from inferir.ir.errors import FrontendError
 
@@ -105,7 +105,7 @@ class FolderTokenizer:
         """Warn of tokens that have another id than a file gives them, and of settings that serving does not have."""
         decoder = self.config.get("added_tokens_decoder")
         if isinstance(decoder, Mapping):
-            named = ((_text(token), number) for number, token in decoder.items())
+            named = ((token_text(token), number) for number, token in decoder.items())
             self._check_ids(named, "tokenizer_config.json: added_tokens_decoder")
         else:
             self._check_ids(self.added.items(), "added_tokens.json")
@@ -159,10 +159,6 @@ def _added_token(token: Mapping[str, Any]) -> Any:
 
     flags = {k: token[k] for k in ("lstrip", "rstrip", "single_word", "normalized") if isinstance(token.get(k), bool)}
     return tokenizers.AddedToken(token["content"], special=True, **flags)
-
-
-def _text(token: Any) -> Any:
-    return token.get("content") if isinstance(token, Mapping) else token
 
 
 def _warn(message: str) -> None:

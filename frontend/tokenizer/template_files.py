@@ -37,6 +37,13 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
+class _Named(msgspec.Struct, frozen=True):
+    """An entry of `chat_template` in tokenizer_config.json where that is a list."""
+
+    name: str
+    template: str
+
+
 def template_file(name: str) -> str:
     """The file that holds the template `name` in an artifact's tokenizer folder."""
     return MAIN_FILE if name == DEFAULT else f"chat_template.{name}.jinja"
@@ -68,14 +75,11 @@ def stated_templates(value: Any, source: str) -> dict[str, Template]:
         return {DEFAULT: Template(text=value, source=source)}
     if isinstance(value, Mapping):  # as transformers holds them in memory
         value = [{"name": name, "template": text} for name, text in value.items()]
-    out: dict[str, Template] = {}
-    for item in value if isinstance(value, list) else [None]:
-        if not isinstance(item, Mapping) or not (
-            isinstance(item.get("name"), str) and isinstance(item.get("template"), str)
-        ):
-            raise FrontendError(f"{source} is neither a text nor a list of objects with a name and a template")
-        out[item["name"]] = Template(text=item["template"], source=f"{source}[{item['name']}]")
-    return out
+    try:
+        named = msgspec.convert(value, list[_Named])
+    except msgspec.ValidationError as error:
+        raise FrontendError(f"{source} is neither a text nor a list of objects with a name and a template") from error
+    return {item.name: Template(text=item.template, source=f"{source}[{item.name}]") for item in named}
 
 
 def write_templates(templates: Mapping[str, Template], dest: Path) -> tuple[Decision, ...]:

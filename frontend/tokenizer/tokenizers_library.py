@@ -45,6 +45,25 @@ def parse(file: Path) -> Any:
     return tokenizer
 
 
+def token_text(token: Any) -> str | None:
+    """The text of a token as tokenizer_config.json gives it: as it is, or an object with `content`."""
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def names_token(key: str, value: Any) -> bool:
+    """Whether an entry of tokenizer_config.json names a special token, unlike flags such as `add_bos_token`."""
+    return key.endswith("_token") and token_text(value) is not None
+
+
+def write_config(dest: Path, config: Mapping[str, Any]) -> None:
+    """Write tokenizer_config.json, and special_tokens_map.json with plain strings."""
+    special = {k: token_text(v) for k, v in config.items() if names_token(k, v)}
+    for name, content in (("tokenizer_config.json", config), ("special_tokens_map.json", special)):
+        (dest / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def _check_merges(raw: bytes) -> None:
     """The library panics, with a trace on standard error, at a merge that is shorter than the prefix of its kind."""
     if b"continuing_subword_prefix" not in raw:

@@ -90,12 +90,6 @@ def _softplus(imp: Importer, x: Imports, beta: float = 1, threshold: float = 20)
     return imp.op("tensor.softplus", imp.value(x))
 
 
-@rule("aten.square.default")
-def _square(imp: Importer, x: Imports) -> Imports:
-    value = imp.value(x)
-    return imp.op("tensor.mul", value, value)
-
-
 def _pair(imp: Importer, a: Imports, b: Imports, dtype: torch.dtype) -> tuple[Value, Value]:
     """Both operands in the promoted type; two 32-bit indices stay 32-bit, and a number never widens an index."""
     x, y = imp.value(a, dtype), imp.value(b, dtype)
@@ -145,24 +139,27 @@ def _pow(imp: Importer, x: Imports, exponent: float) -> Imports:
     return imp.op("tensor.pow", value, imp.scalar(exponent))
 
 
+rule("aten.square.default")(partial(_pow, exponent=2))
+
+
 @rule("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
 def _pow_tensor(imp: Importer, x: Imports, exponent: Imports) -> Imports:
     a, b = _pair(imp, x, exponent, imp.val.dtype)
     return imp.op("tensor.pow", a, b)
 
 
-@rule("aten.clamp.default", "aten.clamp_min.default", "aten.clamp_max.default")
-def _clamp(imp: Importer, x: Imports, *bounds: Imports, min: Imports = None, max: Imports = None) -> Imports:
-    if str(imp.node.target) == "aten.clamp_max.default":
-        low, high = None, bounds[0] if bounds else max
-    else:
-        low, high = bounds[0] if bounds else min, bounds[1] if len(bounds) > 1 else max
+@rule("aten.clamp.default", "aten.clamp_min.default")
+def _clamp(imp: Importer, x: Imports, min: Imports = None, max: Imports = None) -> Imports:
     value = imp.value(x, imp.val.dtype)
-    if low is not None:
-        value = imp.op("tensor.maximum", value, imp.value(low))
-    if high is not None:
-        value = imp.op("tensor.minimum", value, imp.value(high))
+    for name, bound in (("maximum", min), ("minimum", max)):
+        if bound is not None:
+            value = imp.op(f"tensor.{name}", value, imp.value(bound))
     return value
+
+
+@rule("aten.clamp_max.default")
+def _clamp_max(imp: Importer, x: Imports, max: Imports) -> Imports:
+    return _clamp(imp, x, None, max)
 
 
 @rule("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")

@@ -45,15 +45,11 @@ def _expand(imp: Importer, x: Imports, *_: Any, **__: Any) -> Imports:
     return value if value.type.shape == shape else imp.op("tensor.expand", value, shape=shape)
 
 
-def _permute_to(imp: Importer, x: Imports, perm: Sequence[int]) -> Value:
+@rule("aten.permute.default")
+def _permute(imp: Importer, x: Imports, perm: Sequence[int]) -> Imports:
     value = imp.value(x)
     perm = tuple(p % value.type.rank for p in perm)
     return value if perm == tuple(range(len(perm))) else imp.op("tensor.permute", value, perm=perm)
-
-
-@rule("aten.permute.default")
-def _permute(imp: Importer, x: Imports, perm: Sequence[int]) -> Imports:
-    return _permute_to(imp, x, perm)
 
 
 @rule("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default")
@@ -61,12 +57,12 @@ def _transpose(imp: Importer, x: Imports, a: int, b: int) -> Imports:
     rank = imp.val.dim()
     perm = list(range(rank))
     perm[a], perm[b] = perm[b], perm[a]
-    return _permute_to(imp, x, perm)
+    return _permute(imp, x, perm)
 
 
 @rule("aten.t.default", "aten.numpy_T.default")
 def _t(imp: Importer, x: Imports) -> Imports:
-    return _permute_to(imp, x, range(imp.val.dim() - 1, -1, -1))
+    return _permute(imp, x, range(imp.val.dim() - 1, -1, -1))
 
 
 def _cut(imp: Importer, x: Value, dim: int, start: Any, stop: Any, step: int = 1) -> Value:

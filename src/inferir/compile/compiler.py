@@ -145,7 +145,7 @@ def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, r
             warnings.simplefilter("always")
             described = export_tokenizer(source, folder)
         own = tuple(dict.fromkeys(str(w.message) for w in said if w.category.__module__.startswith("inferir.")))
-        (folder / TOKENIZER_FACTS).write_bytes(msgspec.structs.replace(described, warnings=own).to_json())
+        (folder / TOKENIZER_FACTS).write_bytes(msgspec.json.encode(msgspec.structs.replace(described, warnings=own)))
 
     digest = source.description_digest()
     trace_files, reason = through_cache(
@@ -155,10 +155,10 @@ def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, r
         cache, "tokenizer", frontend_key(model=digest, files=source.tokenizer_digest()), make_tokenizer
     )
     report.reasons += [r for r in (reason, other) if r]
-    facts = msgspec.structs.replace(ModelFacts.from_json(trace_files["facts.json"]), name=source.name)
+    facts = msgspec.structs.replace(msgspec.json.decode(trace_files["facts.json"], type=ModelFacts), name=source.name)
     graph = parse_graph(trace_files["graph.ir"].decode())
     files = {n: f for n, f in tokenizer.items() if n != TOKENIZER_FACTS}
-    described = TokenizerFacts.from_json(tokenizer[TOKENIZER_FACTS])
+    described = msgspec.json.decode(tokenizer[TOKENIZER_FACTS], type=TokenizerFacts)
     for text in described.warnings:  # of this compile or the one that filled the cache
         warnings.warn(text, TokenizerWarning, stacklevel=2)
     facts, ends = join_ends(facts, described, files)

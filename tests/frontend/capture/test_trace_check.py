@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from inferir.frontend.capture.trace import trace
-from inferir.frontend.capture.trace_check import check_capture, check_trace, with_local_attention
+from inferir.frontend.capture.trace_check import TOLERANCE, check_capture, check_trace, with_local_attention
 from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning
 from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import UntraceableError
@@ -25,9 +25,9 @@ Capture = Callable[..., Any]
 @pytest.mark.parametrize(("model_type", "dtype"), [("llama", "f32"), ("gemma3_text", "bf16"), ("opt", "f32")])
 def test_models_pass(model_type: str, dtype: str, save_tiny: SaveTiny) -> None:
     source = load_source(str(save_tiny(model_type)), dtype)
-    result = check_trace(trace(source), source)
-    assert set(result.errors) == {1, 7, 13}
-    assert all(error <= result.tolerance for error in result.errors.values())
+    errors = check_trace(trace(source), source)
+    assert set(errors) == {1, 7, 13}
+    assert all(error <= TOLERANCE[source.dtype] for error in errors.values())
 
 
 def run(captured: Any, graph: Graph | None = None) -> None:

@@ -362,7 +362,9 @@ def test_an_id_may_say_that_there_is_no_such_token(none: int, tmp_path: Path) ->
     gguf = vocabulary(tiny_model("llama"), count=256).set(f"{KEY}padding_token_id", kind, none)
     gguf = gguf.set(f"{KEY}eot_token_id", kind, none)
     facts = export_tokenizer(load_source(str(gguf.write(tmp_path / "m.gguf")), "f32"), tmp_path / "out")
-    assert (facts.pad_token_id, facts.eos_token_id) == (None, 2)
+    special = json.loads((tmp_path / "out" / "special_tokens_map.json").read_text())
+    assert "pad_token" not in special
+    assert "eos_token" in special
     assert [claim.ids for claim in facts.claims] == [(2,)]
 
 
