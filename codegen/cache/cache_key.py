@@ -27,18 +27,6 @@ _SHOWN = 200  # a longer string is remembered by its hash only
 
 
 @dataclass(frozen=True)
-class Difference:
-    """One place where two keys differ: the dotted path of the component and both values as short text."""
-
-    path: str
-    stored: str
-    wanted: str
-
-    def __str__(self) -> str:
-        return f"{self.path} (stored {self.stored}, now {self.wanted})"
-
-
-@dataclass(frozen=True)
 class CacheKey:
     """The named components of a key. Raises CacheError, naming the component, for a value that is not plain JSON."""
 
@@ -82,11 +70,13 @@ def leaves(components: Mapping[str, JSON]) -> dict[tuple[str, ...], str]:
     return found
 
 
-def differences(stored: Mapping[str, JSON], wanted: Mapping[str, JSON]) -> tuple[Difference, ...]:
-    """Where two key summaries differ, down to single options; empty if they are the same."""
+def differences(stored: Mapping[str, JSON], wanted: Mapping[str, JSON]) -> tuple[str, ...]:
+    """Where two key summaries differ, down to single options, as short text; empty if they are the same."""
     old, new = leaves(stored), leaves(wanted)
-    changed = sorted({path for path, _ in old.items() ^ new.items()})
-    return tuple(Difference(".".join(path), _shown(old.get(path)), _shown(new.get(path))) for path in changed)
+    return tuple(
+        f"{'.'.join(path)} (stored {_shown(old.get(path))}, now {_shown(new.get(path))})"
+        for path in sorted({path for path, _ in old.items() ^ new.items()})
+    )
 
 
 def key_fields(options: object, ignore: frozenset[str] = frozenset()) -> dict[str, JSON]:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inferir.codegen.cache.cache_key import JSON, CacheKey, Difference, differences, leaves
+from inferir.codegen.cache.cache_key import JSON, CacheKey, differences, leaves
 from inferir.codegen.cache.entry_files import DamagedEntryError
 from inferir.codegen.cache.entry_index import FileRecord, Index, is_file_name
 from inferir.codegen.cache.store import KIND, Store
@@ -48,19 +48,14 @@ class CacheOptions:
 class Entry:
     """A hit: the checked bytes of every file."""
 
-    kind: str
-    digest: str
     files: Mapping[str, bytes] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """Nothing usable is stored. `reason` is one line; `differences` are those to the nearest stored entry."""
+    """Nothing usable is stored. `reason` is one line, with what differs from the nearest stored entry."""
 
-    kind: str
-    digest: str
     reason: str
-    differences: tuple[Difference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +133,7 @@ class CompileCache:
             self.misses += entry is None
         if entry is not None:
             return entry
-        return Miss(kind, key.digest, problem) if problem else self._miss(kind, key)
+        return Miss(problem or self._miss(kind, key))
 
     def put(self, kind: str, key: CacheKey, files: Mapping[str, bytes]) -> Entry:
         """Store `files` (names without folders) under `key`, all or nothing.
@@ -150,7 +145,7 @@ class CompileCache:
         contents = {_check_name(name): content for name, content in files.items()}
         records = {name: FileRecord.of(content) for name, content in contents.items()}
         index = Index(kind, key.digest, key.summary, records)
-        entry = Entry(kind, key.digest, contents)
+        entry = Entry(contents)
         if self._store is None:
             return self._memory.setdefault((kind, key.digest), (index, entry))[1]
         self._refuse_readonly()
@@ -325,7 +320,7 @@ class CompileCache:
         if found is None:
             return None, ""
         self._touch(self._store, kind, digest)
-        return Entry(kind, digest, found), ""
+        return Entry(found), ""
 
     def _touch(self, store: Store, kind: str, digest: str) -> None:
         if not self.readonly:
@@ -369,7 +364,7 @@ class CompileCache:
         except RefusedError as error:
             raise CacheError(f"compile cache {self.root}: {error}; {_NOT_USED}") from None
 
-    def _miss(self, kind: str, key: CacheKey) -> Miss:
+    def _miss(self, kind: str, key: CacheKey) -> str:
         wanted, nearest, fewest = leaves(key.summary), None, 0
         for index in self._indexes(kind):
             stored = self._leaves.get((kind, index.digest))
@@ -379,10 +374,9 @@ class CompileCache:
             if distance and (nearest is None or distance < fewest):
                 nearest, fewest = index, distance
         if nearest is None:
-            return Miss(kind, key.digest, f"no {kind} entry is stored")
-        found = differences(nearest.components, key.summary)
-        what = ", ".join(str(difference) for difference in found)
-        return Miss(kind, key.digest, f"no {kind} entry has this key; the nearest differs in {what}", found)
+            return f"no {kind} entry is stored"
+        what = ", ".join(differences(nearest.components, key.summary))
+        return f"no {kind} entry has this key; the nearest differs in {what}"
 
     def _remove_stale_once(self, refuse: Callable[[RefusedError], None] | None = None) -> None:
         if self._store is not None and not self.readonly and not self._stale_removed:

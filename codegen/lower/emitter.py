@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from inferir.codegen.lower.index import Index
+from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Node, Value
 
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 """What a backend makes of a value at a place: text, and what it needs to know of it."""
+
+
+INFIX = dict(
+    zip(
+        ("add", "sub", "mul", "lt", "le", "gt", "ge", "eq", "ne"),
+        ("+", "-", "*", "<", "<=", ">", ">=", "==", "!="),
+        strict=True,
+    )
+)
+"""Elementwise ops of two operands that Python, TIR and Triton spell alike, by name."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,7 @@ class Emitter(Protocol[V]):
 
     def span(self, place: Place) -> int | None:
         """How many further positions must stay neighbours under every view; None: no position has a neighbour."""
+        return None
 
     @property
     def ops(self) -> Container[str]:
@@ -70,6 +82,7 @@ class Emitter(Protocol[V]):
 
     def bound(self, value: Value, place: Place) -> V | None:
         """The value if something else than the walk computes it, such as an accumulator."""
+        return None
 
     def in_memory(self, value: Value) -> bool: ...
 
@@ -84,12 +97,14 @@ class Emitter(Protocol[V]):
 
     def full(self, value: float, dtype: DType, place: Place) -> V:
         """A constant as a value of its own."""
+        return self.number(value, dtype, place)
 
     def positions(self, at: Index, step: int, dtype: DType, place: Place) -> V:
         """The index `at` itself as a number; neighbouring lanes differ by `step`."""
 
     def spread(self, x: V, place: Place) -> V:
         """One element in every lane."""
+        return x
 
     def apply(self, node: Node, args: Sequence[V], dtype: DType, place: Place) -> V:
         """An elementwise op of `ops` on operands of type `dtype`, not rounded."""
@@ -102,6 +117,8 @@ class Emitter(Protocol[V]):
 
     def select(self, at: Index, bound: int, below: V, above: V, place: Place) -> V:
         """`below` where at < bound, else `above`. Not asked of one that splits."""
+        raise AssertionError("sweeps are split where a concatenation is")
 
     def reduce(self, walk: Evaluator[V], node: Node, place: Place) -> V:
         """A reduction that `bound` did not know."""
+        raise CodegenError(f"{node.op} has no form outside an accumulator")

@@ -14,31 +14,28 @@ import numpy as np
 
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Node
+from inferir.ir.graph.registry import opdef
 
-_UNROUNDED = frozenset({("tensor.mul", 0), ("tensor.mul", 1), ("tensor.div", 1), ("tensor.pow", 1)})
+_HALF = {DType.BF16: ml_dtypes.bfloat16, DType.F16: np.float16}
 
 
 def operand_type(node: Node) -> DType:
     """The element type of an elementwise op's tensors, which its numbers take; not that of a condition."""
-    operands = node.operands[1:] if node.op == "tensor.where" else node.operands
-    strong = [o.type.dtype for o in operands if o.op != "core.scalar"]
+    strong = [o.type.dtype for o in node.operands[opdef(node.op).conditions :] if o.op != "core.scalar"]
     return strong[0] if strong else node.types[0].dtype
 
 
 def number(node: Node, position: int, dtype: DType) -> float:
     """The number that operand `position` of `node` stands for beside tensors of type `dtype`."""
     value: float = node.operands[position].node.attrs["value"]
-    unrounded = dtype.is_float and (node.op, position) in _UNROUNDED
-    return stored(value, DType.F32 if unrounded else dtype)
+    exact = dtype.is_float and position in opdef(node.op).exact_numbers
+    return stored(value, DType.F32 if exact else dtype)
 
 
 def exponent(node: Node) -> float | None:
     """The exponent of a power, if it is a number."""
     of = node.operands[1]
     return float(of.node.attrs["value"]) if of.op == "core.scalar" else None
-
-
-_HALF = {DType.BF16: ml_dtypes.bfloat16, DType.F16: np.float16}
 
 
 def stored(value: float, dtype: DType) -> float:

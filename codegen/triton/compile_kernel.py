@@ -26,6 +26,13 @@ _LOCK = threading.Lock()  # Triton's settings are global to the process
 OPTIONS: Mapping[str, Any] = {"num_ctas": 1, "num_stages": 1, "enable_fp_fusion": False, "enable_reflect_ftz": False}
 
 
+_LAUNCH = (
+    *("num_warps", "num_ctas", "warp_size", "shared", "launch_pdl", "launch_cooperative_grid"),
+    *("global_scratch_size", "global_scratch_align", "profile_scratch_size", "profile_scratch_align"),
+)
+"""What Triton calls what a launch needs, as `GpuKernel` does."""
+
+
 def compute_capability(target: Target) -> int:
     """90 for `sm_90`. Raises `TargetError` for a target that is no CUDA device."""
     if target.kind != "cuda" or not target.mcpu.removeprefix("sm_").isdigit():
@@ -92,17 +99,8 @@ def _packaged(kernel: KernelSource, target: Target, out: Any) -> GpuKernel:
         grid=kernel.grid,
         params=tuple(f"*{kind}" for _, kind in kernel.params),
         alignment=ALIGNMENT,
-        num_warps=meta.num_warps,
-        num_ctas=meta.num_ctas,
-        warp_size=meta.warp_size,
-        shared=meta.shared,
-        global_scratch_size=meta.global_scratch_size,
-        global_scratch_align=meta.global_scratch_align,
-        profile_scratch_size=meta.profile_scratch_size,
-        profile_scratch_align=meta.profile_scratch_align,
-        launch_pdl=meta.launch_pdl,
-        launch_cooperative_grid=meta.launch_cooperative_grid,
         versions={"triton": triton.__version__, "ptxas": ptxas.version},
+        **{name: getattr(meta, name) for name in _LAUNCH},
     )
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
-from inferir.codegen.lower.emitter import Guard, Place
+from inferir.codegen.lower.emitter import Emitter, Guard, Place
 from inferir.codegen.lower.evaluate import Evaluator
 from inferir.codegen.lower.index import Index, Var, unflatten
 from inferir.codegen.lower.rows import reduced_axes, static_shape
 from inferir.codegen.triton.scalar import HALF, OPS, REGISTER, elementwise, literal, memory
 from inferir.ir.errors import CodegenError
+from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Node, Value
 
@@ -45,13 +46,14 @@ class Block:
 
 
 @dataclass
-class TritonEmitter:
+class TritonEmitter(Emitter[Block]):
     """Writes values in blocks with the dimensions `shape`; statements go to `lines`.
 
     pointers: parameter of every value that lies in memory; tile: how many positions of the first dimension one program
     holds (None: all); shared: the body has sweeps of other shapes, so that a tile may lie wholly past the end.
     """
 
+    row_symbol: Dim
     pointers: dict[Value, str]
     shape: tuple[int, ...]
     tile: int | None
@@ -61,10 +63,15 @@ class TritonEmitter:
     axes: dict[tuple[int, int], Axis] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
+    walk: Evaluator[Block] = field(init=False)
+
     splits: ClassVar[bool] = False
     row: ClassVar[str] = "row"
     ops: ClassVar[Container[str]] = OPS
     registers: ClassVar[Container[DType]] = REGISTER
+
+    def __post_init__(self) -> None:
+        self.walk = Evaluator(self.row_symbol, self)
 
     # --- statements and axes ---
 
@@ -108,12 +115,6 @@ class TritonEmitter:
 
     # --- values ---
 
-    def span(self, place: Place) -> int | None:
-        return None
-
-    def bound(self, value: Value, place: Place) -> Block | None:
-        return None
-
     def in_memory(self, value: Value) -> bool:
         return value in self.pointers
 
@@ -145,9 +146,6 @@ class TritonEmitter:
     def positions(self, at: Index, step: int, dtype: DType, place: Place) -> Block:
         number = f"tl.full({[1] * len(self.shape)}, 0, tl.int32) + {at.text()}"
         return Block(self.let(f"({number}).to({REGISTER[dtype]})"), positions_of(at))
-
-    def spread(self, x: Block, place: Place) -> Block:
-        return x
 
     def apply(self, node: Node, args: Sequence[Block], dtype: DType, place: Place) -> Block:
         text = elementwise(node, [a.text for a in args], dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from inferir.codegen.lower.emitter import INFIX
 from inferir.codegen.lower.numbers import exponent, single
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dtypes import DType
@@ -43,13 +44,6 @@ _NAN = "propagate_nan=tl.PropagateNan.ALL"
 _POWERS = {2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}", 0.5: "tl.sqrt_rn({0})", 1.0: "{0}"}
 
 
-def _gelu(x: str, approximate: str) -> str:
-    if approximate == "none":
-        return f"0.5 * {x} * (1.0 + libdevice.erf({x} * {math.sqrt(0.5)!r}))"
-    inner = f"{math.sqrt(2 / math.pi)!r} * ({x} + 0.044715 * {x} * {x} * {x})"
-    return f"0.5 * {x} * (1.0 + libdevice.tanh({inner}))"
-
-
 _FORMS: Mapping[str, str] = {
     "neg": "-{0}",
     "abs": "tl.abs({0})",
@@ -58,26 +52,18 @@ _FORMS: Mapping[str, str] = {
     "reciprocal": "tl.div_rn(1.0, {0})",
     **{name: f"libdevice.{name}({{0}})" for name in ("exp", "log", "sin", "cos", "tanh", "erf")},
     "sigmoid": "tl.div_rn(1.0, 1.0 + libdevice.exp(-{0}))",
-    "silu": "tl.div_rn({0}, 1.0 + libdevice.exp(-{0}))",
     "softplus": "tl.where({0} > 20.0, {0}, libdevice.log1p(libdevice.exp({0})))",
     "logical_not": "{0} == 0",
     "div": "tl.div_rn({0}, {1})",
     "logical_and": "{0} & {1}",
     "logical_or": "{0} | {1}",
     "where": "tl.where({0}, {1}, {2})",
-    **{
-        name: f"{{0}} {sign} {{1}}"
-        for name, sign in zip(
-            ("add", "sub", "mul", "lt", "le", "gt", "ge", "eq", "ne"),
-            ("+", "-", "*", "<", "<=", ">", ">=", "==", "!="),
-            strict=True,
-        )
-    },
+    **{name: f"{{0}} {sign} {{1}}" for name, sign in INFIX.items()},
 }
 """Ops whose form does not depend on attributes or element type; {n} is operand n."""
 
 _ON_BOOL = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_not", "where"])
-OPS = frozenset(f"tensor.{name}" for name in (*_FORMS, "gelu", "pow", "maximum", "minimum", "relu"))
+OPS = frozenset(f"tensor.{name}" for name in (*_FORMS, "pow", "maximum", "minimum", "relu"))
 
 
 def memory(type_: TensorType) -> str:
@@ -102,8 +88,6 @@ def elementwise(node: Node, args: Sequence[str], dtype: DType) -> str:
     op = node.op.removeprefix("tensor.")
     if (dtype is DType.BOOL and op not in _ON_BOOL) or (op == "pow" and not dtype.is_float):
         raise CodegenError(f"tensor.{op} of {dtype.value} has no Triton form")
-    if op == "gelu":
-        return _gelu(args[0], node.attrs["approximate"])
     if op == "pow":
         form = _POWERS.get(exponent(node) or 0.0)
         return form.format(*args) if form else f"libdevice.pow({args[0]}, {args[1]})"

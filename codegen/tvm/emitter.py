@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
-from inferir.codegen.lower.emitter import Place
+from inferir.codegen.lower.emitter import Emitter, Place
 from inferir.codegen.lower.evaluate import Evaluator
 from inferir.codegen.lower.index import Index
 from inferir.codegen.lower.rows import static_shape
@@ -25,19 +26,19 @@ Bound = Callable[["TvmEmitter", Value, Place], "str | None"]
 
 
 @dataclass
-class TvmEmitter:
+class TvmEmitter(Emitter[str]):
     """Writes the let-bindings of one scope into `out`.
 
     row_symbol: the symbolic row axis; memory: buffer name of every value that lies in memory (operands, results of
-    earlier levels); given: asked first for every value, for what accumulators hold; row: text of the row's number;
-    scattered: elements are computed one by one, so that neighbours may part.
+    earlier levels); given: asked first for every value, for what accumulators hold; names: numbers that are free; row:
+    text of the row's number; scattered: elements are computed one by one, so that neighbours may part.
     """
 
     row_symbol: Dim
     memory: Mapping[Value, str]
     out: Writer
     given: Bound | None = None
-    counter: int = 0
+    names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     row: str = "row"
     scattered: bool = False
     walk: Evaluator[str] = field(init=False)
@@ -51,7 +52,7 @@ class TvmEmitter:
 
     def fork(self, out: Writer) -> TvmEmitter:
         """An emitter that knows no values yet, for another scope."""
-        return TvmEmitter(self.row_symbol, self.memory, out, self.given, self.counter, self.row, self.scattered)
+        return TvmEmitter(self.row_symbol, self.memory, out, self.given, self.names, self.row, self.scattered)
 
     def value(self, v: Value, index: Sequence[Index] = (), lanes: int = 1) -> str:
         """The name of `v` at feature `index` of the row, `lanes` wide along the last axis."""
@@ -61,8 +62,7 @@ class TvmEmitter:
         """Bind an expression to a fresh name; predicates stay in place, TVM cannot bind vectors of them."""
         if dtype == "bool":
             return f"({text})"
-        self.counter += 1
-        name = f"v{self.counter}"
+        name = f"v{next(self.names)}"
         self.out.line(f"{name}: T.let = {text}")
         return name
 
@@ -97,9 +97,6 @@ class TvmEmitter:
     def number(self, value: float, dtype: DType, place: Place) -> str:
         return literal(value, REGISTER[dtype], place.lanes)
 
-    def full(self, value: float, dtype: DType, place: Place) -> str:
-        return self.number(value, dtype, place)
-
     def positions(self, at: Index, step: int, dtype: DType, place: Place) -> str:
         if dtype.is_float:  # TVM's simplifier fails on arithmetic with it
             raise CodegenError("a range of floating-point numbers has no kernel")
@@ -122,12 +119,6 @@ class TvmEmitter:
 
     def rounded(self, x: str, dtype: DType, place: Place) -> str:
         return self.let(call("inf_round_bf16", place.lanes, x), "float32")
-
-    def select(self, at: Index, bound: int, below: str, above: str, place: Place) -> str:
-        raise AssertionError("sweeps are split where a concatenation is")
-
-    def reduce(self, walk: Evaluator[str], node: Node, place: Place) -> str:
-        raise CodegenError(f"{node.op} has no form outside an accumulator")
 
 
 def stored(value: str, dtype: DType, lanes: int) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
+from inferir.codegen.lower.emitter import INFIX
 from inferir.codegen.lower.numbers import exponent
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.source import f32, splat, vtype
@@ -32,11 +32,7 @@ def _helper(name: str) -> Emit:
 _ANY: Mapping[str, Emit] = {
     **{
         name: lambda a, n, sign=sign: f"({a[0]}) {sign} ({a[1]})"  # type: ignore[misc]
-        for name, sign in zip(
-            ("add", "sub", "mul", "lt", "le", "gt", "ge", "eq", "ne"),
-            ("+", "-", "*", "<", "<=", ">", ">=", "==", "!="),
-            strict=True,
-        )
+        for name, sign in INFIX.items()
     },
     "logical_and": lambda a, n: f"T.bitwise_and({a[0]}, {a[1]})",
     "logical_or": lambda a, n: f"T.bitwise_or({a[0]}, {a[1]})",
@@ -51,7 +47,6 @@ _FLOAT: Mapping[str, Emit] = {
     "neg": lambda a, n: f"{f32(-1.0, n)} * ({a[0]})",
     "div": lambda a, n: f"({a[0]}) / ({a[1]})",
     "reciprocal": lambda a, n: f"{_one(n)} / ({a[0]})",
-    "silu": lambda a, n: f"({a[0]}) / ({_one(n)} + {call('inf_exp', n, f'{f32(0.0, n)} - ({a[0]})')})",
     # TIR's inequality of floats is false beside NaN.
     "ne": lambda a, n: f"T.bitwise_xor(({a[0]}) == ({a[1]}), {splat('T.bool(True)', n)})",
     # TIR's own maximum and minimum lose NaN.
@@ -70,16 +65,7 @@ _INTEGER: Mapping[str, Emit] = {
     "relu": lambda a, n: f"T.max({a[0]}, {splat('0', n)})",
     "where": lambda a, n: f"T.Select({a[0]}, {a[1]}, {a[2]})",
 }
-OPS = frozenset(f"tensor.{name}" for name in (*_FLOAT, "gelu", "pow"))
-
-
-def gelu(x: str, lanes: int, approximate: str) -> str:
-    """x · Φ(x) (Hendrycks & Gimpel 2016), with Φ by erf or by its tanh approximation."""
-    half = f32(0.5, lanes)
-    if approximate == "none":
-        return f"{half} * ({x}) * ({_one(lanes)} + {call('inf_erf', lanes, f'({x}) * {f32(math.sqrt(0.5), lanes)}')})"
-    inner = f"{f32(math.sqrt(2 / math.pi), lanes)} * (({x}) + {f32(0.044715, lanes)} * ({x}) * ({x}) * ({x}))"
-    return f"{half} * ({x}) * ({_one(lanes)} + {call('inf_tanh', lanes, inner)})"
+OPS = frozenset(f"tensor.{name}" for name in (*_FLOAT, "pow"))
 
 
 def power(base: str, exponent: str, value: float | None, lanes: int) -> str:
@@ -105,8 +91,6 @@ def literal(value: float, kind: str, lanes: int) -> str:
 def elementwise(node: Node, args: Sequence[str], dtype: DType, lanes: int) -> str:
     """An elementwise op on operands of type `dtype`. Raises `CodegenError` for one without a form."""
     name = node.op.removeprefix("tensor.")
-    if dtype.is_float and name == "gelu":
-        return gelu(args[0], lanes, node.attrs["approximate"])
     if dtype.is_float and name == "pow":
         return power(args[0], args[1], exponent(node), lanes)
     form = (_FLOAT if dtype.is_float else _INTEGER).get(name)

@@ -1,8 +1,8 @@
 """What a kernel driver hands over, and small helpers to write TVMScript text.
 
 A *chunk kernel* is the text of one private PrimFunc (the entry, and any private PrimFuncs it calls) that computes one
-fixed piece, a chunk, of one operation. The bucket module (`pool.py`) joins the kernels of a bucket with the step driver
-into one module.
+fixed piece, a chunk, of one operation. `driver/step_driver.py` joins the kernels of a bucket with the step driver into
+one module.
 
 The entry's signature, always in this order::
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -32,6 +32,7 @@ COUNT_NAMES = tuple(f"n_{symbol.name.lower()}" for symbol in COUNTED)
 STORED_COUNT = "n_stored"
 """A count that an earlier operation, or the host, has left in memory."""
 
+_NOALIAS = 'T.func_attr({"tirx.noalias": True})'
 _HELPER = re.compile(r'"(inf_\w+)"')
 
 
@@ -86,22 +87,17 @@ class ChunkKernel:
     upward: bool = False
     counter: int | None = None
 
-    @property
-    def lib(self) -> frozenset[str]:
-        """Names of the LLVM helper functions the text calls."""
-        return helper_names(self.source).union(*(helper_names(f.source) for f in self.shared))
-
 
 class Writer:
     """Collects indented lines of text."""
 
-    def __init__(self, indent: int = 0) -> None:
+    def __init__(self) -> None:
         self._lines: list[str] = []
-        self._indent = indent
+        self._indent = 0
 
-    def line(self, text: str = "") -> None:
+    def line(self, text: str) -> None:
         """Add one line at the current indentation."""
-        self._lines.append("    " * self._indent + text if text else "")
+        self._lines.append("    " * self._indent + text)
 
     def lines(self, texts: Iterable[str]) -> None:
         """Add several lines; their own leading spaces are kept."""
@@ -126,6 +122,45 @@ def entry_head(name: str, params: Iterable[Param]) -> str:
     pointers = "".join(f"{p.name}: T.handle({p.dtype!r}), " for p in params)
     counts = "".join(f"{c}: T.int32, " for c in COUNT_NAMES)
     return f'def {name}({pointers}chunk: T.int32, later: T.int32, {counts}scratch: T.handle("float32")) -> T.int32:'
+
+
+@contextmanager
+def entry(
+    w: Writer, name: str, params: Sequence[Param], buffers: Mapping[str, str], *, noalias: bool = False
+) -> Iterator[None]:
+    """A kernel's entry, with flat buffers over parameters or `scratch`; `buffers` maps theirs to those names.
+
+    noalias: no memory is reached through two of the pointers.
+    """
+    kinds = {**{p.name: p.dtype for p in params}, "scratch": "float32"}
+    w.line("@T.prim_func(private=True)")
+    with w.block(entry_head(name, params)):
+        if noalias:
+            w.line(_NOALIAS)
+        for buffer, param in buffers.items():
+            w.line(f'{buffer} = T.decl_buffer((1,), "{kinds[param]}", data={param})')
+        yield
+        w.line("return T.int32(0)")
+
+
+@contextmanager
+def function(
+    w: Writer, name: str, pointers: Mapping[str, tuple[str, str]], scalars: str, *, noalias: bool = True
+) -> Iterator[None]:
+    """A private function: `pointers` maps buffers to (parameter, element type), `scalars` lists int32 parameters.
+
+    noalias: as in `entry`.
+    """
+    w.line("@T.prim_func(private=True)")
+    params = [f'{p}: T.handle("{kind}")' for p, kind in pointers.values()]
+    params += [f"{s}: T.int32" for s in scalars.split()]
+    with w.block(f"def {name}({', '.join(params)}) -> T.int32:"):
+        if noalias:
+            w.line(_NOALIAS)
+        for buffer, (p, kind) in pointers.items():
+            w.line(f'{buffer} = T.decl_buffer((1,), "{kind}", data={p})')
+        yield
+        w.line("return T.int32(0)")
 
 
 def vtype(dtype: str, lanes: int) -> str:
@@ -176,14 +211,13 @@ def i32(value: int, lanes: int = 1) -> str:
     return splat(f"T.int32({value})", lanes)
 
 
-def pieces(count: int, widest: int = 16) -> list[tuple[int, int]]:
-    """Split `count` elements into `(offset, lanes)` with power-of-two lanes, the widest first.
+def pieces(count: int) -> list[tuple[int, int]]:
+    """Split `count` elements into `(offset, lanes)` with power-of-two lanes up to 16, the widest first.
 
     23 gives (0, 16), (16, 4), (20, 2), (22, 1).
     """
     out: list[tuple[int, int]] = []
-    at = 0
-    lanes = widest
+    at, lanes = 0, 16
     while at < count:
         while lanes > count - at:
             lanes //= 2

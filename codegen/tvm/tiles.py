@@ -14,15 +14,15 @@ from inferir.codegen.backend import Context
 from inferir.codegen.cache.source_hash import package_hash
 from inferir.codegen.tunables import Product, Race
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source, row_words, scratch_bytes
-from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile
-from inferir.codegen.tvm.kernels.microkernel import MicroKernel, micro_kernel
+from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile, micro_of
 from inferir.codegen.tvm.regions import lower_region
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import TuningError
 from inferir.ir.graph.dims import R
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Graph, Node
+from inferir.ir.graph.graph import Node
+from inferir.ir.ops.kernel import anchor_of
 from inferir.ir.weight_blocks import BLOCK
 
 _LARGEST = {"rows": 64, "panel": 2**20, "blocks": 2**20}
@@ -39,17 +39,6 @@ _DECIDES_SPEED = (
 )
 
 
-def default_tile(product: Product, features: frozenset[str]) -> MatmulTile:
-    """The generator's own choice."""
-    p = product
-    return choose_tile(k=p.k, n=p.n, dtype=p.dtype, max_rows=p.most, features=features, format=p.format)
-
-
-def micro_of(product: Product) -> MicroKernel:
-    """How it is multiplied. Raises `CodegenError` if the format cannot be."""
-    return micro_kernel(product.format, product.dtype)
-
-
 def product_of(linear: Node, bucket: Bucket, max_rows: int) -> Product:
     """The product that the node `linear`, a tensor.linear_packed, is in `bucket`; `max_rows` bounds logit rows."""
     x = linear.operands[0].type
@@ -61,9 +50,7 @@ def product_of(linear: Node, bucket: Bucket, max_rows: int) -> Product:
 
 def linear_of(region: Node) -> Node | None:
     """The product that a region multiplies, if it is one."""
-    body: Graph = region.attrs["body"]
-    linear = next((n for n in body.nodes if n.op == "tensor.linear_packed"), None)
-    return linear if region.attrs["anchor"] == "matmul" else None
+    return anchor_of(region) if region.attrs["anchor"] == "matmul" else None
 
 
 class TileTuning:
@@ -85,7 +72,7 @@ class TileTuning:
     def candidates(self, product: Product, target: Target) -> tuple[MatmulTile, ...]:
         """The default first, then other heights and panels, and more or fewer blocks per chunk."""
         features = frozenset(target.features)
-        default = default_tile(product, features)
+        default = choose_tile(product, features)
         total = -(-product.n // BLOCK)
         wide = min(product.most, micro_of(product).most_rows(2, features))
         heights = [default.rows, wide, max(1, default.rows * 2 // 3)]

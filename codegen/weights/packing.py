@@ -42,31 +42,19 @@ CONSTANT = "const."
 PIECE = 8 << 20
 """Bytes written at once, a multiple of the huge page of every supported system (2 MiB)."""
 
-_SAFETENSORS = {
-    DType.F64: "F64",
-    DType.F32: "F32",
-    DType.BF16: "BF16",
-    DType.F16: "F16",
-    DType.I64: "I64",
-    DType.I32: "I32",
-    DType.I16: "I16",
-    DType.I8: "I8",
-    DType.U8: "U8",
-    DType.BOOL: "BOOL",
-}
-
 
 def _head(types: Mapping[str, TensorType]) -> bytes:
     """Header bytes for tensors that follow one another, each padded to a multiple of 64 bytes.
 
-    The format allows no holes, so the padding between tensors is tensors too, named `__pad.N`.
+    The format allows no holes, so the padding between tensors is tensors too, named `__pad.N`. It spells element types
+    as `DType` names them.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "inferir"}}
     at = 0
     for i, (name, type_) in enumerate(types.items()):
         end = at + type_.nbytes({})
         header[name] = {
-            "dtype": _SAFETENSORS[type_.dtype],
+            "dtype": type_.dtype.name,
             "shape": list(type_.concrete({})),
             "data_offsets": [at, end],
         }
@@ -205,7 +193,6 @@ def _content(name: str, type_: TensorType, transform: Graph | None, make: Tensor
 
 def read_index(path: Path, relative: str) -> dict[str, TensorRecord]:
     """Records of the tensors in a file made by `write_weights`, under the artifact-relative name `relative`."""
-    by_name = {v: k for k, v in _SAFETENSORS.items()}
     with open(path, "rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(size))
@@ -218,7 +205,7 @@ def read_index(path: Path, relative: str) -> dict[str, TensorRecord]:
             file=relative,
             offset=8 + size + start,
             nbytes=end - start,
-            dtype=by_name[entry["dtype"]],
+            dtype=DType[entry["dtype"]],
             shape=tuple(entry["shape"]),
         )
     return records

@@ -58,6 +58,8 @@ class OpDef:
       own row.
     stores: the operand whose rows are written into operand 0, in place; the result is operand 0 afterwards.
     converts_from: operands from this one on may have a float type of their own, which the op converts.
+    conditions: so many leading operands are conditions, of type bool whatever the others are.
+    exact_numbers: operands that, as numbers beside half-precision tensors, keep the precision of float32.
     anchor: the kind of region that the op starts; every region has at most one such op.
     short: its name in names of regions (default: the name without dialect).
     quiet: says nothing of what is computed, so names for people leave it out.
@@ -86,6 +88,8 @@ class OpDef:
     in_memory: int | None = 0
     stores: int | None = None
     converts_from: int | None = None
+    conditions: int = 0
+    exact_numbers: tuple[int, ...] = ()
     anchor: str = ""
     short: str = ""
     quiet: bool = False

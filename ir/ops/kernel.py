@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from inferir.ir.graph.attrs import Attrs
-from inferir.ir.graph.graph import Graph
-from inferir.ir.graph.registry import OpDef, anchors, define
+from inferir.ir.graph.graph import Graph, Node
+from inferir.ir.graph.registry import OpDef, anchors, define, opdef
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
+
+
+def anchor_of(region: Node) -> Node | None:
+    """The op that gives a region its anchor; a row-wise region has none."""
+    body: Graph = region.attrs["body"]
+    return next((node for node in body.nodes if opdef(node.op).anchor), None)
 
 
 def _region_type(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:

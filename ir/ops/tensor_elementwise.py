@@ -6,12 +6,14 @@ math is done in float32 and rounded once per op, as PyTorch does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import DType, torch_dtype
-from inferir.ir.graph.registry import Infer, OpDef, define
+from inferir.ir.graph.graph import Builder, Value
+from inferir.ir.graph.registry import Decompose, Infer, OpDef, define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import compare, elementwise, need, real, same, torch_module
 
@@ -44,9 +46,39 @@ _UNARY: dict[str, Callable[..., Any]] = {
 }
 
 
+def _silu_parts(b: Builder, x: Value, attrs: Attrs) -> Value:
+    """x / (1 + exp(-x))."""
+    power = b.op("tensor.exp", b.op("tensor.sub", b.scalar(0.0), x))
+    return b.op("tensor.div", x, b.op("tensor.add", b.scalar(1.0), power))
+
+
+def _gelu_parts(b: Builder, x: Value, attrs: Attrs) -> Value:
+    """x · Φ(x) (Hendrycks & Gimpel 2016), with Φ by erf or by its tanh approximation."""
+    if attrs["approximate"] == "none":
+        bend = b.op("tensor.erf", b.op("tensor.mul", x, b.scalar(math.sqrt(0.5))))
+    else:
+        cube = b.op("tensor.mul", b.op("tensor.mul", b.op("tensor.mul", b.scalar(0.044715), x), x), x)
+        inner = b.op("tensor.mul", b.scalar(math.sqrt(2 / math.pi)), b.op("tensor.add", x, cube))
+        bend = b.op("tensor.tanh", inner)
+    return b.op("tensor.mul", b.op("tensor.mul", b.scalar(0.5), x), b.op("tensor.add", b.scalar(1.0), bend))
+
+
+def _in_float32(parts: Callable[[Builder, Value, Attrs], Value]) -> Decompose:
+    """`parts` in float32, rounded once."""
+
+    def decompose(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
+        (x,) = operands
+        if x.type.dtype is DType.F32:
+            return parts(b, x, attrs)
+        return b.op("tensor.cast", parts(b, b.op("tensor.cast", x, dtype=DType.F32), attrs), dtype=x.type.dtype)
+
+    return decompose
+
+
 for _name, _fn in _UNARY.items():
     _infer = same if _name in ("neg", "abs", "relu") else real
-    define(OpDef(f"tensor.{_name}", 1, _infer, lambda attrs, x, fn=_fn: fn(x), elementwise=True))
+    _parts = _in_float32(_silu_parts) if _name == "silu" else None
+    define(OpDef(f"tensor.{_name}", 1, _infer, lambda attrs, x, fn=_fn: fn(x), decompose=_parts, elementwise=True))
 
 
 def _gelu(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -61,6 +93,7 @@ define(
         _gelu,
         lambda attrs, x: torch_module().nn.functional.gelu(x, approximate=attrs["approximate"]),
         attrs={"approximate": str},
+        decompose=_in_float32(_gelu_parts),
         elementwise=True,
         doc='x * Phi(x), or its tanh form with approximate="tanh".',
     )
@@ -93,9 +126,9 @@ def _binary(name: str, fn: Callable[..., Any], infer: Infer = elementwise, **fac
 
 _binary("add", lambda a, b: a + b, commutative=True, unit=0)
 _binary("sub", lambda a, b: a - b, unit=0)
-_binary("mul", lambda a, b: a * b, commutative=True, unit=1)
-_binary("div", _div, real, unit=1)
-_binary("pow", _pow, unit=1)
+_binary("mul", lambda a, b: a * b, commutative=True, unit=1, exact_numbers=(0, 1))
+_binary("div", _div, real, unit=1, exact_numbers=(1,))
+_binary("pow", _pow, unit=1, exact_numbers=(1,))
 _binary("maximum", lambda a, b: torch_module().maximum(*_tensors(a, b)), commutative=True)
 _binary("minimum", lambda a, b: torch_module().minimum(*_tensors(a, b)), commutative=True)
 _binary("lt", lambda a, b: a < b, compare)
@@ -127,7 +160,7 @@ def _where_eval(attrs: Attrs, c: Any, a: Any, b: Any) -> Any:
     return torch_module().where(c, *_tensors(a, b))
 
 
-define(OpDef("tensor.where", 3, _where, _where_eval, elementwise=True))
+define(OpDef("tensor.where", 3, _where, _where_eval, elementwise=True, conditions=1))
 
 define(
     OpDef(

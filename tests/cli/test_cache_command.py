@@ -22,10 +22,10 @@ def root(tmp_path: Path) -> Path:
     folder = tmp_path / "cache"
     cache = CompileCache(folder)
     cache.put("bucket", CacheKey(BUCKET), {"module.so": b"x" * 3000, "kernels.json": b"{}"})
-    graph = cache.put("graph", CacheKey({"model": "f" * 64}), {"graph.txt": b"g" * 50})
-    weight = cache.put("weight", CacheKey({"checkpoint": "c" * 64, "dtype": "bf16"}), {"tensor": b"w" * 200})
-    for entry, hours in ((graph, 1), (weight, 24)):
-        used = time.time() - hours * 3600
+    cache.put("graph", CacheKey({"model": "f" * 64}), {"graph.txt": b"g" * 50})
+    cache.put("weight", CacheKey({"checkpoint": "c" * 64, "dtype": "bf16"}), {"tensor": b"w" * 200})
+    for entry in cache.ls():
+        used = time.time() - {"bucket": 0, "graph": 1, "weight": 24}[entry.kind] * 3600
         os.utime(folder / "v2" / "entries" / entry.kind / entry.digest / "index.json", (used, used))
     return folder
 

@@ -6,16 +6,14 @@ region alone, never on the bucket, so that a row's sums are added in the same or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from inferir.codegen.lower.cache_write import CacheWrite
 from inferir.codegen.lower.decompose import decompose
 from inferir.codegen.lower.emitter import Place
-from inferir.codegen.lower.evaluate import Evaluator
 from inferir.codegen.lower.index import Index, flatten, unflatten
 from inferir.codegen.lower.rows import has_row, row_symbol, static_shape, stored_value, stores, sweep_shapes
-from inferir.codegen.triton.emitter import Block, NoRoomError, TritonEmitter, positions_of
+from inferir.codegen.triton.emitter import NoRoomError, TritonEmitter, positions_of
 from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.codegen.triton.scalar import HALF, OPS, memory
 from inferir.ir.contract.kernel_args import KernelArg, Operand, Result
@@ -47,14 +45,6 @@ def lower(body: Graph, name: str) -> KernelSource:
     return _RowKernel(name, decompose(body, OPS)).lower()
 
 
-@dataclass
-class _Sweep:
-    """Blocks of one shape, and what has been computed in them."""
-
-    emitter: TritonEmitter
-    walk: Evaluator[Block]
-
-
 class _RowKernel:
     def __init__(self, name: str, body: Graph) -> None:
         self.name = name
@@ -69,14 +59,14 @@ class _RowKernel:
         args: list[KernelArg] = [*map(Operand, range(len(self.body.inputs)))]
         lines: list[str] = []
         elements = tiles = 1
-        kept: dict[tuple[int, ...], _Sweep] = {}
+        kept: dict[tuple[int, ...], TritonEmitter] = {}
         for i, value in enumerate(self.body.outputs):
             if not stores(value):
                 if not has_row(value.type, self.row):
                     raise CodegenError(f"result {i} is {value.type}: it does not run along the rows")
                 params.append((f"o{i}", memory(value.type)))
                 args.append(Result(i))
-            emitter = self._result(i, value, kept).emitter
+            emitter = self._result(i, value, kept)
             lines += emitter.lines
             emitter.lines = []
             size, cut = _measure(emitter)
@@ -90,43 +80,41 @@ class _RowKernel:
     def _own_shape(self, value: Value) -> tuple[int, ...]:
         return static_shape(stored_value(value).type, self.row) or (1,)
 
-    def _result(self, number: int, value: Value, kept: dict[tuple[int, ...], _Sweep]) -> _Sweep:
+    def _result(self, number: int, value: Value, kept: dict[tuple[int, ...], TritonEmitter]) -> TritonEmitter:
         """Write the statements of a result with the first block shape that has room for its reductions."""
         problem: NoRoomError | None = None
         shapes = sweep_shapes(stored_value(value), self.row)
         for shape in dict.fromkeys([*shapes, (*shapes[0], 1)]):
-            sweep = kept.get(shape) or self._sweep(number, shape)
-            e, walk = sweep.emitter, sweep.walk
-            before = (dict(e.axes), dict(e.names), dict(walk.done))
+            e = kept.get(shape) or self._emitter(number, shape)
+            before = (dict(e.axes), dict(e.names), dict(e.walk.done))
             try:
-                self._store(number, value, sweep)
+                self._store(number, value, e)
             except NoRoomError as error:
-                e.lines, (e.axes, e.names, walk.done) = [], before
+                e.lines, (e.axes, e.names, e.walk.done) = [], before
                 problem = problem or error
                 continue
-            kept[shape] = sweep
-            return sweep
+            kept[shape] = e
+            return e
         raise problem or CodegenError("no block shape fits")
 
-    def _sweep(self, number: int, shape: tuple[int, ...]) -> _Sweep:
+    def _emitter(self, number: int, shape: tuple[int, ...]) -> TritonEmitter:
         if self.whole:
             tile = None
         else:
             rest = prod(1 << (d - 1).bit_length() for d in shape[1:])
             tile = max(1, min(1 << (shape[0] - 1).bit_length(), TILE // rest))
         prefix = f"s{number}_" if number else ""
-        emitter = TritonEmitter(self.pointers, shape, tile, len(self.shapes) > 1, prefix)
-        return _Sweep(emitter, Evaluator(self.row, emitter))
+        return TritonEmitter(self.row, self.pointers, shape, tile, len(self.shapes) > 1, prefix)
 
-    def _store(self, number: int, value: Value, sweep: _Sweep) -> None:
-        e, stored, own = sweep.emitter, stored_value(value), self._own_shape(value)
+    def _store(self, number: int, value: Value, e: TritonEmitter) -> None:
+        stored, own = stored_value(value), self._own_shape(value)
         place = e.place()
         inner = place if e.shape == own else unflatten(flatten(place, e.shape), own)
         if stores(value):
-            pointer, at = self._cache(value, sweep, inner)
+            pointer, at = self._cache(value, e, inner)
         else:
             pointer, at = f"o{number} + row * {prod(own)}", flatten(place, e.shape)
-        text = sweep.walk.value(stored, Place(inner if static_shape(stored.type, self.row) else ())).text
+        text = e.walk.value(stored, Place(inner if static_shape(stored.type, self.row) else ())).text
         if stored.type.dtype in HALF:
             text = f"{text}.to({HALF[stored.type.dtype]})"
         elif stored.type.dtype is DType.BOOL:
@@ -135,13 +123,13 @@ class _RowKernel:
         spread = "".join(f" + {e.axis(p).name} * 0" for p in range(len(e.shape)) if p not in positions_of(at))
         e.lines.append(f"tl.store({pointer} + ({offset}{spread}), {text}{', mask=' + mask if mask else ''})")
 
-    def _cache(self, value: Value, sweep: _Sweep, index: tuple[Index, ...]) -> tuple[str, Index]:
+    def _cache(self, value: Value, e: TritonEmitter, index: tuple[Index, ...]) -> tuple[str, Index]:
         """Pointer and offset of a row's elements in the paged cache."""
-        write, e = CacheWrite.of(value, self.row), sweep.emitter
+        write = CacheWrite.of(value, self.row)
         if write.cache not in self.pointers:
             raise CodegenError("kv.write to a computed cache has no row-wise form")
         block, pack, (head, channel) = write.block_size, write.pack, index
-        slot = e.as_row(sweep.walk.value(write.slots, Place(())))
+        slot = e.as_row(e.walk.value(write.slots, Place(())))
         start = e.let(f"{slot} // {block} * {write.heads * write.page}")
         if write.keys:
             pair, half = channel.divmod(pack)

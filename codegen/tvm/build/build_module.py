@@ -17,6 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import tvm
+from tvm import s_tir, tirx
+
 from inferir.codegen.tvm.build.parse_module import parse_module
 from inferir.codegen.tvm.llvm.llvm_lib import library
 from inferir.codegen.tvm.source import helper_names
@@ -39,8 +42,6 @@ _EXPORTS = "{ global: inferir_*; local: *; };\n"
 
 
 def _lower(mod: Any, target: Any) -> Any:
-    from tvm import s_tir, tirx
-
     passes = (
         tirx.transform.BindTarget(target.with_host(target)),
         s_tir.transform.LowerOpaqueBlock(),
@@ -56,8 +57,6 @@ def _lower(mod: Any, target: Any) -> Any:
 
 
 def _llvm_target(target: Target) -> Any:
-    import tvm
-
     attached = [f"+{f}" for f in target.features]
     return tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu, "mattr": attached, "cl-opt": [_NO_TBAA]})
 
@@ -69,8 +68,6 @@ def compile_object(source: str, target: Target) -> Any:
     """
     text = library(helper_names(source), frozenset(target.features))
     try:
-        import tvm
-
         llvm = _llvm_target(target)
         return tvm.get_global_func("target.build.llvm")(
             _lower(parse_module(source, {LIBRARY_VARIABLE: text}), llvm), llvm

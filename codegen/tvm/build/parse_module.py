@@ -16,6 +16,17 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import tvm.script
+from tvm import tirx
+from tvm.ir import Call, Expr
+from tvm.script import ir
+from tvm.script import tirx as script
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import ir as ir_builder
+from tvm.tirx import PrimFunc, const, is_buffer_var
+from tvm.tirx.script import builder
+from tvm.tirx.script.builder import LetAnnotation
+
 
 class _UnsupportedError(Exception):
     """The text uses something this reader does not know."""
@@ -26,10 +37,7 @@ def parse_module(source: str, variables: Mapping[str, Any]) -> Any:
 
     Raises what TVM's parser raises for text it refuses.
     """
-    import tvm.script
-    from tvm.script import ir, tirx
-
-    names = {"I": ir, "T": tirx, **variables}
+    names = {"I": ir, "T": script, **variables}
     with _without_garbage_collection():
         try:
             return _Reader(source, names).module()
@@ -73,8 +81,6 @@ _FOREIGN = (ast.IfExp, ast.Slice, ast.Lambda, ast.Starred, ast.ListComp)
 
 
 def _compare(name: str, a: Any, b: Any) -> Any:
-    from tvm import tirx
-
     functions = {"Eq": "EQ", "NotEq": "NE", "Lt": "LT", "LtE": "LE", "Gt": "GT", "GtE": "GE"}
     if isinstance(a, int | float):
         a = tirx.const(a, str(b.ty.dtype))
@@ -84,8 +90,6 @@ def _compare(name: str, a: Any, b: Any) -> Any:
 
 
 def _logical(name: str, *values: Any) -> Any:
-    from tvm import tirx
-
     result = values[0]
     for value in values[1:]:
         if not (result.ty.is_scalar() and value.ty.is_scalar()):
@@ -114,9 +118,6 @@ class _Reader:
         }
 
     def module(self) -> Any:
-        from tvm.script.ir_builder import IRBuilder
-        from tvm.script.ir_builder import ir as builder
-
         (module,) = self._tree.body
         if not isinstance(module, ast.ClassDef):
             raise _UnsupportedError("a module is a class")
@@ -124,7 +125,7 @@ class _Reader:
         if len(functions) != len(module.body):
             raise _UnsupportedError("a module holds functions only")
         with IRBuilder() as build:
-            with builder.ir_module():
+            with ir_builder.ir_module():
                 self._scope[module.name] = SimpleNamespace(**{f.name: self._declare(f) for f in functions})
                 for function in functions:
                     self._define(function)
@@ -147,8 +148,6 @@ class _Reader:
         self._scope = self._scope.parents
 
     def _bind(self, name: str, value: Any) -> None:
-        from tvm.script.ir_builder import IRBuilder
-
         IRBuilder.name(name, value)
         self._scope[name] = value
 
@@ -159,18 +158,12 @@ class _Reader:
         return value() if callable(value) and not hasattr(value, "ty") else value
 
     def _declare(self, node: ast.FunctionDef) -> Callable[..., Any]:
-        from tvm.ir import Call
-        from tvm.script.ir_builder import ir as builder
-        from tvm.tirx import PrimFunc
-
         params = [self._annotation(a.annotation) for a in node.args.args]
         result = self._annotation(node.returns).ty
-        function = builder.decl_function(node.name, PrimFunc(params, None, ret_type=result))
+        function = ir_builder.decl_function(node.name, PrimFunc(params, None, ret_type=result))
         return lambda *args: Call(function, args, ret_ty=result)
 
     def _define(self, node: ast.FunctionDef) -> None:
-        from tvm.tirx.script import builder
-
         (decorator,) = node.decorator_list
         private = isinstance(decorator, ast.Call) and any(
             k.arg == "private" and ast.literal_eval(k.value) for k in decorator.keywords
@@ -186,9 +179,6 @@ class _Reader:
         self._scope = outer
 
     def _assign(self, node: ast.Assign) -> None:
-        from tvm.tirx import is_buffer_var
-        from tvm.tirx.script import builder
-
         (target,) = node.targets
         value = self._value(node.value)
         if isinstance(target, ast.Subscript):
@@ -201,11 +191,6 @@ class _Reader:
             raise _UnsupportedError(ast.unparse(node))
 
     def _let(self, node: ast.AnnAssign) -> None:
-        from tvm.ir import Expr
-        from tvm.tirx import const
-        from tvm.tirx.script import builder
-        from tvm.tirx.script.builder import LetAnnotation
-
         annotation = self._value(node.annotation)
         if not isinstance(annotation, LetAnnotation) or not isinstance(node.target, ast.Name) or node.value is None:
             raise _UnsupportedError(ast.unparse(node))
@@ -221,8 +206,6 @@ class _Reader:
             raise _UnsupportedError(ast.unparse(node))
 
     def _for(self, node: ast.For) -> None:
-        from tvm.tirx.script import builder
-
         if not isinstance(node.target, ast.Name) or not isinstance(node.iter, ast.Call) or node.orelse:
             raise _UnsupportedError(ast.unparse(node))
         function = node.iter.func
@@ -237,14 +220,10 @@ class _Reader:
             self._run(node.body, node.target.id, variable)
 
     def _while(self, node: ast.While) -> None:
-        from tvm.tirx.script import builder
-
         with builder.While(self._value(node.test)):
             self._run(node.body)
 
     def _if(self, node: ast.If) -> None:
-        from tvm.tirx.script import builder
-
         test = self._value(node.test)
         if isinstance(test, bool):
             raise _UnsupportedError("a constant condition")
@@ -263,8 +242,6 @@ class _Reader:
             self._run(node.body)
 
     def _return(self, node: ast.Return) -> None:
-        from tvm.tirx.script import builder
-
         if node.value is None:
             raise _UnsupportedError("return without a value")
         builder.Return(self._value(node.value))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from inferir.codegen.tvm import source
 from inferir.codegen.tvm.kernels.matmul import CHUNK_BYTES, CHUNKS
 from inferir.codegen.tvm.kernels.microkernel import MicroKernel, micro_kernel
-from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Stream, Writer, entry_head, ramp
+from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Stream, Writer, ramp
 from inferir.ir.errors import CodegenError
 from inferir.ir.weight_blocks import BLOCK
 
@@ -129,18 +131,9 @@ def kernel(
     return ChunkKernel(name, parameters(s.dtype), w.text(), chunks, scratch, shared, stream, upward=upward)
 
 
-def entry(w: Writer, name: str, s: ArgmaxShape) -> str:
-    """The head of an entry, without what follows the colon."""
-    w.line("@T.prim_func(private=True)")
-    return entry_head(name, parameters(s.dtype))
-
-
-def buffers(w: Writer, s: ArgmaxShape, *names: str) -> None:
-    """Flat buffers NAME_b over the parameters named, and SCRATCH."""
-    kinds = {p.name: p.dtype for p in parameters(s.dtype)}
-    for name in names:
-        w.line(f'{name}_b = T.decl_buffer((1,), "{kinds[name]}", data={name})')
-    w.line('SCRATCH = T.decl_buffer((1,), "float32", data=scratch)')
+def entry(w: Writer, name: str, s: ArgmaxShape, *names: str) -> AbstractContextManager[None]:
+    """An entry with flat buffers NAME_b over the parameters named, and SCRATCH."""
+    return source.entry(w, name, parameters(s.dtype), {**{f"{p}_b": p for p in names}, "SCRATCH": "scratch"})
 
 
 def upper(s: ArgmaxShape) -> str:

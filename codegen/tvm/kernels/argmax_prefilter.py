@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from inferir.codegen.tvm.kernels.argmax_parts import INT8, LANES, ArgmaxShape, buffers, entry, kernel, upper
+from inferir.codegen.tvm.kernels.argmax_parts import INT8, LANES, ArgmaxShape, entry, kernel, upper
 from inferir.codegen.tvm.kernels.kv_prefetch import list_bytes
 from inferir.codegen.tvm.kernels.matmul import Lists, call_tile
 from inferir.codegen.tvm.kernels.microkernel import tile_function
 from inferir.codegen.tvm.llvm.llvm_lib import call
-from inferir.codegen.tvm.source import ChunkKernel, Stream, Writer, i32, ramp, splat
+from inferir.codegen.tvm.source import ChunkKernel, Stream, Writer, function, i32, ramp, splat
 from inferir.ir.weight_blocks import BLOCK
 
 
@@ -25,8 +25,7 @@ def prefilter(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKerne
     group = s.group
     w = Writer()
     w.lines(_bound(f"{symbol}_bound", s, at).splitlines())
-    with w.block(entry(w, symbol, s)):
-        buffers(w, s, "quantized", "words")
+    with entry(w, symbol, s, "quantized", "words"):
         w.line(f"first_block: T.let[T.int32] = chunk * {group}")
         w.line(f"tiles: T.let[T.int32] = T.truncdiv(n_g + {s.height - 1}, {s.height})")
         with w.block(f"for i in range(T.min({group}, {s.blocks} - first_block)):"), w.block("for t in range(tiles):"):
@@ -45,7 +44,6 @@ def prefilter(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKerne
                         chosen = ("T.address_of(words_b[list + 1])", "words_b[list]")
                         call_tile(w, INT8, listed[rows], v, high, ["quantized_b"], acc, stride, steps, chosen=chosen)
             w.line(f"T.evaluate(Mod.{symbol}_bound(bounds, words, floats, scratch, row, height, block))")
-        w.line("return T.int32(0)")
     chunks = f"T.min(n_g, 1) * {-(-s.blocks // group)}"
     stream = None if ahead and s.rows > INT8.reread_rows(features) else Stream(3, group * steps * BLOCK * 4)
     shared = (*dense.values(), *listed.values())
@@ -56,32 +54,28 @@ def prefilter(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKerne
 def _bound(name: str, s: ArgmaxShape, at: dict[str, int]) -> str:
     """The private function from a tile's sums in scratch memory to bounds of a block."""
     w = Writer()
-    w.line("@T.prim_func(private=True)")
-    pointers = 'bounds: T.handle("float32"), words: T.handle("int32"), floats: T.handle("float32")'
-    counts = "first: T.int32, height: T.int32, block: T.int32"
-    with w.block(f'def {name}({pointers}, scratch: T.handle("float32"), {counts}) -> T.int32:'):
-        buffers(w, s, "bounds", "words", "floats")
-        with w.block("for r in range(height):"):
-            w.line("row: T.let[T.int32] = first + r")
-            for part in ("scale", "size", "rest"):
-                w.line(f"{part}: T.let = {splat(f'floats_b[{at[part]} + row]', LANES)}")
-            excess = splat(f"words_b[{at['sum']} + row]", LANES)
-            w.line(f"excess: T.let = {excess}")  # weights are stored with 128 added to them
-            for v in range(BLOCK // LANES):
-                low, high = (
-                    f'T.reinterpret("int32x{LANES}", SCRATCH[{ramp(f"{start} + r * {BLOCK} + {v * LANES}", LANES)}])'
-                    for start in (0, s.height * BLOCK)
-                )
-                w.line(f"sum{v}: T.let = {low} + T.shift_left({high}, {i32(8, LANES)}) - excess")
-                scale, offset, error, norm = (
-                    f"bounds_b[{ramp(f'block * {4 * BLOCK} + {row * BLOCK + v * LANES}', LANES)}]" for row in range(4)
-                )
-                real = f'T.Cast("float32x{LANES}", sum{v})'
-                far = call("inf_fma", LANES, error, "size", call("inf_fma", LANES, norm, "rest", offset))
-                w.line(f"upper{v}: T.let = {call('inf_fma', LANES, real, f'{scale} * scale', far)}")
-            best = "upper0"
-            for v in range(1, BLOCK // LANES):
-                best = call("inf_vmax", LANES, best, f"upper{v}")
-            w.line(f"{upper(s)} = {call('inf_hmax', LANES, best)}")
-        w.line("return T.int32(0)")
+    kinds = {"bounds": "float32", "words": "int32", "floats": "float32"}
+    pointers = {**{f"{p}_b": (p, kind) for p, kind in kinds.items()}, "SCRATCH": ("scratch", "float32")}
+    with function(w, name, pointers, "first height block", noalias=False), w.block("for r in range(height):"):
+        w.line("row: T.let[T.int32] = first + r")
+        for part in ("scale", "size", "rest"):
+            w.line(f"{part}: T.let = {splat(f'floats_b[{at[part]} + row]', LANES)}")
+        excess = splat(f"words_b[{at['sum']} + row]", LANES)
+        w.line(f"excess: T.let = {excess}")  # weights are stored with 128 added to them
+        for v in range(BLOCK // LANES):
+            low, high = (
+                f'T.reinterpret("int32x{LANES}", SCRATCH[{ramp(f"{start} + r * {BLOCK} + {v * LANES}", LANES)}])'
+                for start in (0, s.height * BLOCK)
+            )
+            w.line(f"sum{v}: T.let = {low} + T.shift_left({high}, {i32(8, LANES)}) - excess")
+            scale, offset, error, norm = (
+                f"bounds_b[{ramp(f'block * {4 * BLOCK} + {row * BLOCK + v * LANES}', LANES)}]" for row in range(4)
+            )
+            real = f'T.Cast("float32x{LANES}", sum{v})'
+            far = call("inf_fma", LANES, error, "size", call("inf_fma", LANES, norm, "rest", offset))
+            w.line(f"upper{v}: T.let = {call('inf_fma', LANES, real, f'{scale} * scale', far)}")
+        best = "upper0"
+        for v in range(1, BLOCK // LANES):
+            best = call("inf_vmax", LANES, best, f"upper{v}")
+        w.line(f"{upper(s)} = {call('inf_hmax', LANES, best)}")
     return w.text()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inferir.codegen.tvm.kernels.argmax_parts import LANES, ArgmaxShape, buffers, entry, kernel
+from inferir.codegen.tvm.kernels.argmax_parts import LANES, ArgmaxShape, entry, kernel
 from inferir.codegen.tvm.kernels.reduce import Accumulator
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.llvm.llvm_math import MAGIC, MAGIC_BITS
@@ -18,8 +18,7 @@ def prepare(name: str, s: ArgmaxShape) -> ChunkKernel:
     top, squares, rest = Accumulator("top", "max"), Accumulator("squares", "sum"), Accumulator("rest", "sum")
     shift, mass = Accumulator("shift", "sum"), Accumulator("mass", "sum")
     w = Writer()
-    with w.block(entry(w, symbol, s)):
-        buffers(w, s, "values", "columns", "bytes", "words", "floats")
+    with entry(w, symbol, s, "values", "columns", "bytes", "words", "floats"):
         for accumulator in (top, squares, rest, shift, mass):
             accumulator.declare(w, [LANES])
         w.line(f'total = T.alloc_buffer(({LANES},), "int32")')
@@ -70,7 +69,6 @@ def prepare(name: str, s: ArgmaxShape) -> ChunkKernel:
                 w.line("count[0] = count[0] + 1")
                 w.line("words_b[list + count[0]] = step")
         w.line("words_b[list] = count[0]")
-        w.line("return T.int32(0)")
     return kernel(symbol, s, w, f"T.truncdiv(n_g + {s.height - 1}, {s.height})", s.k * 4)
 
 

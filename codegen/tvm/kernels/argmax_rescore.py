@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inferir.codegen.tvm.kernels.argmax_parts import LANES, ArgmaxShape, buffers, entry, kernel, upper, uppers
+from inferir.codegen.tvm.kernels.argmax_parts import LANES, ArgmaxShape, entry, kernel, upper, uppers
 from inferir.codegen.tvm.kernels.matmul import call_tile
 from inferir.codegen.tvm.kernels.microkernel import tile_function
 from inferir.codegen.tvm.kernels.reduce import Accumulator
@@ -41,8 +41,7 @@ def find_floor(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKern
     floor, lowest = f"floats_b[{at['floor']} + row]", f32(float("-inf"))
     top = Accumulator("top", "argmax")
     w = Writer()
-    with w.block(entry(w, symbol, s)):
-        buffers(w, s, "x", *(part.name for part in s.exact.parts), "words", "floats")
+    with entry(w, symbol, s, "x", *(part.name for part in s.exact.parts), "words", "floats"):
         tail = [(s.blocks // LANES * LANES + at_, n) for at_, n in pieces(s.blocks % LANES)]
         top.declare(w, [LANES, *(n for _, n in tail)])
         top.declare_result(w)
@@ -68,7 +67,6 @@ def find_floor(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKern
                 w.line(f"exact: T.let[T.float32] = found - shift - ({rounding})")
                 usual = f"T.And(T.And(size > {f32(1e-10)}, size < {f32(1e18)}), T.abs(exact) < {f32(1e36)})"
                 w.line(f"{floor} = T.Select({usual}, exact, {lowest})")
-        w.line("return T.int32(0)")
     return kernel(symbol, s, w, "n_g", BLOCK * 4, (tile,))
 
 
@@ -77,8 +75,7 @@ def rescore(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKernel:
     at, symbol = s.layout(), f"{name}_rescore"
     best, index = (f"{buffer}[{at[part]} + chunk * {s.rows} + row]" for buffer, part in _FOUND)
     w = Writer()
-    with w.block(entry(w, symbol, s)):
-        buffers(w, s, "x", *(part.name for part in s.exact.parts), "words", "floats")
+    with entry(w, symbol, s, "x", *(part.name for part in s.exact.parts), "words", "floats"):
         w.line(f"first_block: T.let[T.int32] = chunk * {s.blocks_per_range}")
         with w.block("for row in range(n_g):"):
             w.line(f"{best} = {f32(float('-inf'))}")
@@ -91,7 +88,6 @@ def rescore(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKernel:
                 # The bounds of a row without a floor may be NaN, and its blocks are rescored once more.
                 with w.block(f"if T.Or(upper >= floor, floor == {f32(float('-inf'))}):"):
                     tile = _score(w, s, features, best, index)
-        w.line("return T.int32(0)")
     return kernel(symbol, s, w, f"T.min(n_g, 1) * {s.ranges}", BLOCK * 4, (tile,))
 
 
@@ -100,8 +96,7 @@ def pick(name: str, s: ArgmaxShape) -> ChunkKernel:
     at, symbol = s.layout(), f"{name}_pick"
     value, index = (f"{buffer}[{at[part]} + i * {s.rows} + row]" for buffer, part in _FOUND)
     w = Writer()
-    with w.block(entry(w, symbol, s)):
-        buffers(w, s, "out", "words", "floats")
+    with entry(w, symbol, s, "out", "words", "floats"):
         w.line('best = T.alloc_buffer((1,), "float32")')
         w.line('first = T.alloc_buffer((1,), "int32")')
         with w.block("for row in range(n_g):"):
@@ -112,5 +107,4 @@ def pick(name: str, s: ArgmaxShape) -> ChunkKernel:
                 w.line(f"best[0] = {value}")
                 w.line(f"first[0] = {index}")
             w.line("out_b[row] = first[0]")
-        w.line("return T.int32(0)")
     return kernel(symbol, s, w, "T.min(n_g, 1)")

@@ -14,11 +14,20 @@ from inferir.codegen.tvm.kernels.attention_parts import (
     clear_rows,
     each,
     finish_rows,
-    function,
     state_pointers,
 )
 from inferir.codegen.tvm.llvm.llvm_lib import call
-from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Writer, entry_head, f32, ramp, splat
+from inferir.codegen.tvm.source import (
+    ChunkKernel,
+    Param,
+    PrivateFunction,
+    Writer,
+    entry_head,
+    f32,
+    function,
+    ramp,
+    splat,
+)
 from inferir.ir.contract.split_kv import ITEM_WIDTH, SPLIT
 
 _HEADS = 16  # heads that a chunk merges

@@ -7,13 +7,12 @@ for bf16 caches, in the first half of a row), factors [rows] that bring accumula
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from inferir.codegen.tvm.kernels.microkernel import micro_kernel
 from inferir.codegen.tvm.llvm.llvm_lib import call, sync
-from inferir.codegen.tvm.source import PrivateFunction, Writer, f32, pieces, ramp, splat
+from inferir.codegen.tvm.source import PrivateFunction, Writer, f32, function, pieces, ramp, splat
 
 SEGMENT = 256
 """Positions per softmax update; a multiple of every allowed block size."""
@@ -64,20 +63,6 @@ def state_pointers(prefix: str) -> dict[str, tuple[str, str]]:
     """The buffers of a softmax state, {prefix}ACC, {prefix}SUM and {prefix}MAX, for `function`."""
     names = {"ACC": "acc", "SUM": "sums", "MAX": "maxima"}
     return {f"{prefix}{buffer}": (f"{prefix.lower()}{p}", "float32") for buffer, p in names.items()}
-
-
-@contextmanager
-def function(w: Writer, name: str, pointers: dict[str, tuple[str, str]], scalars: str) -> Iterator[None]:
-    """A private function: `pointers` maps buffers to (parameter, element type), `scalars` lists int32 parameters."""
-    w.line("@T.prim_func(private=True)")
-    params = [f'{p}: T.handle("{kind}")' for p, kind in pointers.values()]
-    params += [f"{s}: T.int32" for s in scalars.split()]
-    with w.block(f"def {name}({', '.join(params)}) -> T.int32:"):
-        w.line('T.func_attr({"tirx.noalias": True})')
-        for buffer, (p, kind) in pointers.items():
-            w.line(f'{buffer} = T.decl_buffer((1,), "{kind}", data={p})')
-        yield
-        w.line("return T.int32(0)")
 
 
 def each(w: Writer, count: int, statement: Callable[[str, int], str]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from inferir.codegen.tvm.kernels.attention_parts import SEGMENT, AttentionShape, function
+from inferir.codegen.tvm.kernels.attention_parts import SEGMENT, AttentionShape
 from inferir.codegen.tvm.llvm.llvm_lib import call
-from inferir.codegen.tvm.source import IndexText, PrivateFunction, Writer, f32, splat
+from inferir.codegen.tvm.source import IndexText, PrivateFunction, Writer, f32, function, splat
 from inferir.ir.contract.kv_reads import Reads
 
 _LANE = "T.ramp(0, 1, 16)"

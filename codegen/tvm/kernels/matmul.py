@@ -16,10 +16,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from inferir.codegen.tunables import Product
 from inferir.codegen.tvm.kernels.kv_prefetch import KV_PARAMS, KvAhead, find_pieces, list_bytes, write_list
 from inferir.codegen.tvm.kernels.microkernel import MicroKernel, micro_kernel, tile_function
 from inferir.codegen.tvm.llvm.llvm_lib import sync
-from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Stream, Writer, entry_head, pieces, ramp
+from inferir.codegen.tvm.source import (
+    ChunkKernel,
+    Param,
+    PrivateFunction,
+    Stream,
+    Writer,
+    entry,
+    function,
+    pieces,
+    ramp,
+)
 from inferir.ir.errors import CodegenError
 from inferir.ir.weight_blocks import BLOCK
 
@@ -73,13 +84,16 @@ _CHUNK_MADDS = 2_500_000  # multiply-adds of a compute-bound chunk: about 20 mic
 CHUNKS = 32  # chunks an operation should have, so that a few threads share it evenly
 
 
-def choose_tile(
-    *, k: int, n: int, dtype: str, max_rows: int, features: frozenset[str], format: str = "panels"
-) -> MatmulTile:
-    """Tile and chunk sizes for up to `max_rows` rows: chunks of some microseconds, and enough of them to share."""
-    micro = micro_kernel(format, dtype)
+def micro_of(product: Product) -> MicroKernel:
+    """How it is multiplied. Raises `CodegenError` if the format cannot be."""
+    return micro_kernel(product.format, product.dtype)
+
+
+def choose_tile(product: Product, features: frozenset[str]) -> MatmulTile:
+    """Tile and chunk sizes: chunks of some microseconds, and enough of them to share."""
+    micro, k, max_rows = micro_of(product), product.k, product.most
     rows = micro.tall_rows(features)
-    blocks = -(-n // BLOCK)
+    blocks = -(-product.n // BLOCK)
     if max_rows <= micro.reread_rows(features):
         rows, panel = min(rows, max_rows), max_rows
     else:
@@ -92,34 +106,27 @@ def choose_tile(
 
 def matmul_kernel(
     name: str,
+    product: Product,
     *,
-    k: int,
-    n: int,
-    dtype: str,
     tile: MatmulTile,
     features: frozenset[str],
     epilogue: Epilogue,
     extra: Sequence[Param],
-    x_row_stride: int | None = None,
-    interleave: int = 1,
     rows_symbol: str = "n_t",
     kv: KvAhead | None = None,
-    format: str = "panels",
 ) -> ChunkKernel:
     """A matmul with parameters `x`, the stored tensors of the weight, then `extra`.
 
-    dtype: of x, "bf16" (K and the row stride must be even) or "f32". x_row_stride: elements between rows of x, default
-    K. interleave: 1 or 2. rows_symbol: the count that is the number of rows. `features` are LLVM feature names. kv:
-    what a tile prefetches beside weights; `KV_PARAMS` are then the last parameters. format: of the
-    weight. Raises `CodegenError` naming the kernel for sizes it cannot take.
+    rows_symbol: the count that is the number of rows. `features` are LLVM feature names. kv: what a tile prefetches
+    beside weights; `KV_PARAMS` are then the last parameters. Raises `CodegenError` naming the kernel for sizes it
+    cannot take.
     """
-    stride = k if x_row_stride is None else x_row_stride
-    micro = micro_kernel(format, dtype)
-    if k % micro.together or stride % micro.together:
-        raise CodegenError(f"{name}: K {k} and row stride {stride} must be multiples of {micro.together} for {dtype}")
+    k, n, interleave, micro = product.k, product.n, product.interleave, micro_of(product)
+    if k % micro.together:
+        raise CodegenError(f"{name}: K {k} must be a multiple of {micro.together} for {product.dtype}")
     if interleave not in (1, 2) or n % interleave:
         raise CodegenError(f"{name}: {n} outputs cannot be interleaved by {interleave}")
-    words, steps, blocks = stride // micro.together, k // micro.together, -(-n // BLOCK)
+    steps, blocks = k // micro.together, -(-n // BLOCK)
     vectors = {rows: micro.tile_vectors(rows, features) for rows in range(tile.rows, 0, -1)}
     ahead = tile.prefetches and micro.prefetches
     shared = {rows: tile_function(micro, rows, v, ahead) for rows, v in vectors.items()}
@@ -127,10 +134,7 @@ def matmul_kernel(
     params = (Param("x", micro.word), *stored, *extra, *(KV_PARAMS if kv else ()))
     w = Writer()
     w.lines(_epilogue_function(name, n, interleave, epilogue, extra).splitlines())
-    w.line("@T.prim_func(private=True)")
-    with w.block(entry_head(name, params)):
-        for p in (params[0], *stored, Param("scratch", "float32")):
-            w.line(f'{p.name.upper()} = T.decl_buffer((1,), "{p.dtype}", data={p.name})')
+    with entry(w, name, params, {p.upper(): p for p in ("x", *(p.name for p in stored), "scratch")}):
         _read_chunk(w, tile, rows_symbol)
         list_at = tile.rows * BLOCK
         kv_at = list_at + list_bytes(steps, None) // 4
@@ -147,13 +151,12 @@ def matmul_kernel(
                 w.line(f"next_block: T.let[T.int32] = T.Select(tiles == 1, block, T.min({after}, {blocks - 1}))")
             for rows, function in shared.items():
                 with w.block(f"{'el' if rows < tile.rows else ''}if height == {rows}:"):
-                    x = f"X[T.cast(row, 'int64') * {words}]"
+                    x = f"X[T.cast(row, 'int64') * {steps}]"
                     lists = Lists(list_at, kv_at if kv else None) if ahead else None
                     buffers = [p.name.upper() for p in stored]
-                    call_tile(w, micro, function, vectors[rows], x, buffers, "SCRATCH[{}]", words, steps, lists=lists)
+                    call_tile(w, micro, function, vectors[rows], x, buffers, "SCRATCH[{}]", steps, steps, lists=lists)
             pointers = "".join(f"{p.name}, " for p in extra)
             w.line(f"T.evaluate(Mod.{name}_out({pointers}scratch, row, height, block))")
-        w.line("return T.int32(0)")
     panels = f"T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel})"
     stream = Stream(1, tile.blocks * micro.parts[0].elements(steps) * micro.parts[0].itemsize, panels)
     chunks = f"{panels} * {-(-blocks // tile.blocks)}"
@@ -217,27 +220,21 @@ def _epilogue_function(name: str, n: int, interleave: int, epilogue: Epilogue, e
     outputs = n // interleave
     full, tail = divmod(outputs, per_block)
     w = Writer()
-    w.line("@T.prim_func(private=True)")
-    pointers = "".join(f"{p.name}: T.handle({p.dtype!r}), " for p in extra)
-    counts = "first_row: T.int32, height: T.int32, block: T.int32"
-    with w.block(f'def {name}_out({pointers}acc: T.handle("float32"), {counts}) -> T.int32:'):
-        w.line('ACC = T.decl_buffer((1,), "float32", data=acc)')
-        for p in extra:
-            w.line(f"{p.name}_b = T.decl_buffer((1,), {p.dtype!r}, data={p.name})")
-        with w.block("for r in range(height):"):
-            w.line("row: T.let[T.int32] = first_row + r")
-            if full:
-                whole = f"if block < {full}:" if tail else "for _ in range(1):"
-                with w.block(whole), w.block(f"for v in range({per_block // 16}):"):
-                    at = f"r * {BLOCK} + v * {16 * interleave}"
-                    _piece(w, epilogue, interleave, at, f"block * {per_block} + v * 16", 16)
-            if tail:
-                with w.block("else:" if full else "for _ in range(1):"):
-                    for offset, lanes in pieces(tail):
-                        at = f"r * {BLOCK} + {offset // 16 * 16 * interleave + offset % 16}"
-                        with w.block("for _ in range(1):"):
-                            _piece(w, epilogue, interleave, at, f"{full * per_block + offset}", lanes)
-        w.line("return T.int32(0)")
+    pointers = {**{f"{p.name}_b": (p.name, p.dtype) for p in extra}, "ACC": ("acc", "float32")}
+    out = function(w, f"{name}_out", pointers, "first_row height block", noalias=False)
+    with out, w.block("for r in range(height):"):
+        w.line("row: T.let[T.int32] = first_row + r")
+        if full:
+            whole = f"if block < {full}:" if tail else "for _ in range(1):"
+            with w.block(whole), w.block(f"for v in range({per_block // 16}):"):
+                at = f"r * {BLOCK} + v * {16 * interleave}"
+                _piece(w, epilogue, interleave, at, f"block * {per_block} + v * 16", 16)
+        if tail:
+            with w.block("else:" if full else "for _ in range(1):"):
+                for offset, lanes in pieces(tail):
+                    at = f"r * {BLOCK} + {offset // 16 * 16 * interleave + offset % 16}"
+                    with w.block("for _ in range(1):"):
+                        _piece(w, epilogue, interleave, at, f"{full * per_block + offset}", lanes)
     return w.text()
 
 

@@ -10,12 +10,12 @@ from inferir.codegen.lower.index import Index, Var
 from inferir.codegen.lower.rows import has_row, static_shape
 from inferir.codegen.tvm.emitter import TvmEmitter, stored
 from inferir.codegen.tvm.kernels.kv_prefetch import KV_ARGS
-from inferir.codegen.tvm.kernels.matmul import Columns, matmul_kernel
+from inferir.codegen.tvm.kernels.matmul import Columns, choose_tile, matmul_kernel, micro_of
 from inferir.codegen.tvm.kernels.rowwise_region import count_name
 from inferir.codegen.tvm.regions import LoweredRegion, RegionContext, parameter, single, strip_views
 from inferir.codegen.tvm.scalar import OPS
 from inferir.codegen.tvm.source import Param, Writer, ramp
-from inferir.codegen.tvm.tiles import default_tile, micro_of, product_of
+from inferir.codegen.tvm.tiles import product_of
 from inferir.ir.contract.kernel_args import KernelArg, Operand, Result
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dtypes import DType
@@ -48,7 +48,7 @@ def lower(body: Graph, context: RegionContext) -> LoweredRegion:
         raise CodegenError(f"matmul of {x.type.dtype.value} has no kernel")
     product = product_of(linear, context.bucket, context.limits.bound("R"))
     micro = micro_of(product)
-    tile = context.choices.get(product) or default_tile(product, context.features)
+    tile = context.choices.get(product) or choose_tile(product, context.features)
     kv = context.prefetch
     if product.most <= micro.reread_rows(context.features) or not (tile.prefetches and micro.prefetches):
         kv = None  # memory is the limit as it is
@@ -56,15 +56,11 @@ def lower(body: Graph, context: RegionContext) -> LoweredRegion:
         args += KV_ARGS.values()
     kernel = matmul_kernel(
         context.name,
-        k=product.k,
-        n=product.n,
-        dtype=product.dtype,
-        format=product.format,
+        product,
         tile=tile,
         features=context.features,
         epilogue=Epilogue(body, linear.result, product.interleave, memory, outputs),
         extra=extra,
-        interleave=product.interleave,
         rows_symbol=count_name(x.type.shape[0]),
         kv=kv,
     )

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from inferir.codegen.tvm import formats
 from inferir.codegen.tvm.llvm.llvm_lib import sync
-from inferir.codegen.tvm.source import PrivateFunction, Writer, ramp
+from inferir.codegen.tvm.source import PrivateFunction, Writer, function, ramp
 from inferir.ir.errors import CodegenError
 from inferir.ir.plugin_registry import PluginRegistry
 from inferir.ir.weight_blocks import BLOCK
@@ -147,20 +147,15 @@ def tile_function(
     list.
     """
     name = f"mm_{micro.name}_{rows}x{vectors}{'_ahead' if ahead else ''}{'_listed' if listed else ''}"
-    buffers = [("x", micro.word), *((part.name, part.dtype) for part in micro.parts), ("acc", "float32")]
+    pointers = {
+        "X": ("x", micro.word),
+        **{part.name.upper(): (part.name, part.dtype) for part in micro.parts},
+        "ACC": ("acc", "float32"),
+        **({"AHEAD": ("ahead", "int64")} if ahead else {}),
+        **({"LIST": ("list", "int32")} if listed else {}),
+    }
     w = Writer()
-    w.line("@T.prim_func(private=True)")
-    head = ", ".join(f'{data}: T.handle("{element}")' for data, element in buffers)
-    head += ', ahead: T.handle("int64")' if ahead else ""
-    head += ', list: T.handle("int32")' if listed else ""
-    with w.block(f"def {name}({head}, x_stride: T.int32, steps: T.int32) -> T.int32:"):
-        w.line('T.func_attr({"tirx.noalias": True})')
-        for data, element in buffers:
-            w.line(f'{data.upper()} = T.decl_buffer((1,), "{element}", data={data})')
-        if ahead:
-            w.line('AHEAD = T.decl_buffer((1,), "int64", data=ahead)')
-        if listed:
-            w.line('LIST = T.decl_buffer((1,), "int32", data=list)')
+    with function(w, name, pointers, "x_stride steps"):
         # Register tiles: constant indices after unrolling, so LLVM keeps every vector of `a` in a register.
         stack = 'annotations={"disable_lower_builtin": True}'
         w.line(f'a = T.alloc_buffer(({rows * vectors}, 16), "float32", {stack})')
@@ -183,7 +178,6 @@ def tile_function(
                     w.line(f"{sums} = {micro.dot(sums, 'xr', f'w{v}')}")
         with w.block(f"for r in T.unroll({rows}):"), w.block(f"for v in T.unroll({vectors}):"):
             w.line(f"ACC[T.ramp({BLOCK} * r + 16 * v, 1, 16)] = a[r * {vectors} + v, {lane}]")
-        w.line("return T.int32(0)")
     return PrivateFunction(name, w.text())
 
 

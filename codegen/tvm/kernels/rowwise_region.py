@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 
 from inferir.codegen.lower.cache_write import CacheWrite
-from inferir.codegen.lower.decompose import decompose
-from inferir.codegen.lower.last_axis import over_last_axis
+from inferir.codegen.lower.decompose import decompose, over_last_axis
 from inferir.codegen.lower.rows import Root, find_roots, has_row, row_symbol, stores, sweep_shapes
 from inferir.codegen.tvm.kernels import kv_write
 from inferir.codegen.tvm.kernels.reduce import Accumulator
@@ -20,7 +19,7 @@ from inferir.codegen.tvm.kernels.sample_tokens import scratch_bytes, write_draw
 from inferir.codegen.tvm.kernels.sweep import Reduction, RowSweeps, Shape
 from inferir.codegen.tvm.regions import LoweredRegion, RegionContext
 from inferir.codegen.tvm.scalar import MEMORY, OPS
-from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel, Param, Writer, entry_head
+from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel, Param, Writer, entry
 from inferir.ir.contract.kernel_args import Operand, Result
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dims import Dim, dim_str
@@ -116,20 +115,14 @@ class _RowKernel:
         inner = Writer()
         self._rows(inner)
         out = Writer()
-        out.line("@T.prim_func(private=True)")
-        with out.block(entry_head(self.name, self.params)):
-            out.line('T.func_attr({"tirx.noalias": True})')
-            for p in self.params:
-                out.line(
-                    f'{"b" if p.name[0] == "p" else "w"}{p.name[1:]} = T.decl_buffer((1,), "{p.dtype}", data={p.name})'
-                )
+        buffers = {f"{'b' if p.name[0] == 'p' else 'w'}{p.name[1:]}": p.name for p in self.params}
+        with entry(out, self.name, self.params, buffers, noalias=True):
             for reduction in self.reductions.values():
                 reduction.declare(out)
             head = f"for r_ in range(T.min({rows}, {count} - chunk * {rows})):" if rows > 1 else "for r_ in range(1):"
             with out.block(head):
                 out.line(f"row: T.let[T.int32] = chunk * {rows} + r_")
                 out.lines(inner.text().splitlines())
-            out.line("return T.int32(0)")
         chunks = f"({count} + {rows - 1}) // {rows}" if rows > 1 else count
         scratch = max([0, *(scratch_bytes(r.value.node) for r in self.roots if r.value.op == "sample.draw")])
         return ChunkKernel(self.name, tuple(self.params), out.text(), chunks, scratch)
@@ -142,16 +135,13 @@ class _RowKernel:
         sweeps = RowSweeps(self.row, self.memory, self.reductions)
         for root in self.roots:
             if stores(root.value):
-                emitter = sweeps.emitter(out, 0)
-                kv_write.prefetch(out, emitter, CacheWrite.of(root.value, self.row))
-                sweeps.counter = emitter.counter
+                kv_write.prefetch(out, sweeps.emitter(out, 0), CacheWrite.of(root.value, self.row))
         for level in range(max(r.level for r in self.roots) + 1):
             groups: dict[Shape, list[Root]] = {}
             here = [root for root in self.roots if root.level == level]
             for root in here:
                 if root.value.op == "sample.draw":
-                    emitter = sweeps.emitter(out, level)
-                    sweeps.counter = write_draw(out, root.value.node, emitter, f"w{root.output}")
+                    write_draw(out, root.value.node, sweeps.emitter(out, level), f"w{root.output}")
                 else:
                     groups.setdefault(self.shapes[root][0], []).append(root)
             for roots in groups.values():

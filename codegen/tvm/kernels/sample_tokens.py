@@ -50,8 +50,8 @@ def _gumbel(e: TvmEmitter, key: str, position: str, lanes: int) -> str:
     return e.let(f"{f32(0.0, lanes)} - {call('inf_log', lanes, inner)}", "float32")
 
 
-def write_draw(out: Writer, node: Node, e: TvmEmitter, target: str) -> int:
-    """Write the statements that store the drawn token of the current `row` to `target`. Returns the name counter.
+def write_draw(out: Writer, node: Node, e: TvmEmitter, target: str) -> None:
+    """Write the statements that store the drawn token of the current `row` to `target`.
 
     A row without mask, edits and filters is drawn from where its logits lie; any other is copied to scratch memory
     first.
@@ -59,7 +59,7 @@ def write_draw(out: Writer, node: Node, e: TvmEmitter, target: str) -> int:
     valid = node.attrs["valid"]
     if valid < LANES:
         raise CodegenError(f"sample.draw: a vocabulary of {valid} entries is smaller than a vector of {LANES}")
-    return _Draw(out, node, e, target, RowScratch(valid)).write()
+    _Draw(out, node, e, target, RowScratch(valid)).write()
 
 
 def scratch_bytes(node: Node) -> int:
@@ -79,7 +79,7 @@ class _Draw:
             self.steps.append((valid - LANES, 1))  # overlaps: seeing an entry twice does not change an arg-max
         self.best = Accumulator("draw", "argmax")
 
-    def write(self) -> int:
+    def write(self) -> None:
         out, best = self.out, self.best
         best.declare(out, [LANES])
         best.declare_result(out)
@@ -103,7 +103,6 @@ class _Draw:
                 self._sweep_row("")
         token = best.finish(out, self.scratch.valid)
         out.line(f"{self.target}[row] = T.Select({token} == {NOTHING}, T.int32(-1), {token})")
-        return self.e.counter
 
     def _scalar(self, name: str) -> str:
         return self.e.value(self.operands[name])
@@ -113,13 +112,6 @@ class _Draw:
         if value not in self.e.memory:
             raise CodegenError(f"sample.draw: operand {name} must lie in memory")
         return self.e.memory[value]
-
-    def _scope(self) -> TvmEmitter:
-        """An emitter for a block; `_leave` takes its names over."""
-        return self.e.fork(self.out)
-
-    def _leave(self, scope: TvmEmitter) -> None:
-        self.e.counter = scope.counter
 
     def _copy(self, masked: str, edits: str) -> None:
         """Values of the row, masked and edited, in scratch memory."""
@@ -139,18 +131,11 @@ class _Draw:
             var = Var("jd", count)
             index = Index(((var, LANES),), start) if count > 1 else Index(offset=start)
             with self.out.block(f"for jd in range({count}):"):
-                step = self._scope()
-                yield index, step
-                self._leave(step)
+                yield index, self.e.fork(self.out)
 
     def _noise_key(self) -> str:
-        scope = self._scope()
-        key = _key(scope, scope.value(self.operands["seed"]), self._counter(scope))
-        self._leave(scope)
-        return key
-
-    def _counter(self, scope: TvmEmitter) -> str:
-        return scope.value(self.operands["counter"])
+        scope = self.e.fork(self.out)
+        return _key(scope, *(scope.value(self.operands[name]) for name in ("seed", "counter")))
 
     def _sweep_row(self, heat: str) -> None:
         """Arg-max over the logits where they lie; with a temperature, over the perturbed ones."""
@@ -167,7 +152,7 @@ class _Draw:
         out, width = self.out, self.scratch.padded // LANES
         key = self._noise_key() if hot else ""
         with out.block(f"for jd in range({width}):"):
-            step = self._scope()
+            step = self.e.fork(self.out)
             index = Index(((Var("jd", width), LANES),)) if width > 1 else Index()
             value = step.let(self.scratch.at(0, index.text()), "float32")
             if hot:
@@ -179,4 +164,3 @@ class _Draw:
                     self.best.update(out, value, LANES, index.text())
             else:
                 self.best.update(out, value, LANES, index.text())
-            self._leave(step)

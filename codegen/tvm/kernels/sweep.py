@@ -52,19 +52,19 @@ class Reduction:
 class RowSweeps:
     """Writes the sweeps of a row.
 
-    memory: buffers of operands; later: results that are loaded from level n on; counter: names that are taken.
+    memory: buffers of operands; later: results that are loaded from level n on; names: numbers that are free.
     """
 
     row: Dim
     memory: dict[Value, str]
     reductions: dict[Value, Reduction]
     later: dict[Value, tuple[int, str]] = field(default_factory=dict)
-    counter: int = 0
+    names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def emitter(self, out: Writer, level: int, *, scattered: bool = False) -> TvmEmitter:
-        """For a scope of a sweep of `level`; its counter is to be taken over."""
+        """For a scope of a sweep of `level`."""
         memory = self.memory | {v: buffer for v, (at, buffer) in self.later.items() if at <= level}
-        return TvmEmitter(self.row, memory, out, self._reduced, self.counter, scattered=scattered)
+        return TvmEmitter(self.row, memory, out, self._reduced, self.names, scattered=scattered)
 
     def _reduced(self, e: TvmEmitter, v: Value, place: Place) -> str | None:
         if v not in self.reductions or place.lanes > 1:
@@ -94,21 +94,17 @@ class RowSweeps:
 
     def _sweep(self, out: Writer, roots: Sequence[Root], level: int, shape: Shape, widest: int = LANES) -> None:
         """Write a sweep, cut wherever a concatenation is, in vectors of up to `widest` neighbours."""
-        splits, start = {0, shape[-1]}, self.counter
+        splits = {0, shape[-1]}
         while True:
             trial = Writer()
             plan = [step for a, b in itertools.pairwise(sorted(splits)) for step in _steps(a, b, widest)]
             try:
                 self._write(trial, roots, level, shape, plan, scattered=widest == 1)
                 break
-            except _CutError as need:
-                self.counter = start
-                if not 0 < need.at < shape[-1] or need.at in splits:
-                    raise CodegenError(f"a concatenation is cut at {need.at} of {shape}") from None
-                splits.add(need.at)
-            except CodegenError:
-                self.counter = start
-                raise
+            except SplitNeededError as need:
+                if not 0 < need.after < shape[-1] or need.after in splits:
+                    raise CodegenError(f"a concatenation is cut at {need.after} of {shape}") from None
+                splits.add(need.after)
         for root in roots:
             if root.output is None:
                 self.reductions[root.value].widths.update(lanes for _, lanes, _ in plan)
@@ -141,8 +137,7 @@ class RowSweeps:
                         try:
                             self._at(emitter, root, shape, (*prefix, last), lanes)
                         except SplitNeededError as need:
-                            raise _CutError(start + need.after) from None
-                    self.counter = emitter.counter
+                            raise SplitNeededError(start + need.after) from None
             for reduction in reductions:
                 total = reduction.accumulator.finish(out, shape[-1])
                 if reduction.dtype is DType.BF16:
@@ -164,14 +159,6 @@ class RowSweeps:
         else:
             at = f"row * {prod(own)} + {flatten(index, own).text()}" if own else "row"
             e.out.line(f"w{root.output}[{ramp(at, lanes)}] = {stored(value, root.value.type.dtype, lanes)}")
-
-
-class _CutError(Exception):
-    """A sweep must be cut at a position of its last axis."""
-
-    def __init__(self, at: int) -> None:
-        super().__init__(at)
-        self.at = at
 
 
 def _steps(start: int, stop: int, widest: int) -> Iterator[tuple[int, int, int]]:

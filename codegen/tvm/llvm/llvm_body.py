@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partialmethod
 
 LANES = (1, 2, 4, 8, 16)
 """Lane counts in which every vector helper exists."""
@@ -97,17 +98,10 @@ class Body:
         """A binary instruction on two values of type `letter`."""
         return self.emit(f"{opcode} {self.type(letter)} {a}, {b}")
 
-    def fadd(self, a: str, b: str) -> str:
-        return self.op("fadd", "f", a, b)
-
-    def fsub(self, a: str, b: str) -> str:
-        return self.op("fsub", "f", a, b)
-
-    def fmul(self, a: str, b: str) -> str:
-        return self.op("fmul", "f", a, b)
-
-    def fdiv(self, a: str, b: str) -> str:
-        return self.op("fdiv", "f", a, b)
+    fadd = partialmethod(op, "fadd", "f")
+    fsub = partialmethod(op, "fsub", "f")
+    fmul = partialmethod(op, "fmul", "f")
+    fdiv = partialmethod(op, "fdiv", "f")
 
     def fcmp(self, predicate: str, a: str, b: str, letter: str = "f") -> str:
         return self.emit(f"fcmp {predicate} {self.type(letter)} {a}, {b}")

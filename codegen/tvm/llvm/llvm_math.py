@@ -7,6 +7,7 @@ give NaN unless said otherwise.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from inferir.codegen.tvm.llvm.llvm_body import Body, helper
 
@@ -17,9 +18,7 @@ _LN2_HIGH = 0.693145751953125  # 16 leading bits, so that n * _LN2_HIGH is exact
 _LN2_LOW = 1.428606765330187e-06
 
 
-@helper("inf_fma", "fff->f")
-def _fma(b: Body, x: str, y: str, z: str) -> str:
-    return b.fma(x, y, z)
+helper("inf_fma", "fff->f")(Body.fma)
 
 
 @helper("inf_where", "fff->f")
@@ -237,14 +236,8 @@ def _sincos(b: Body, x: str, quarter: int) -> str:
     return b.floats(b.op("xor", "i", b.bits(b.select(odd, cosine, sine)), sign))
 
 
-@helper("inf_sin", "f->f")
-def _sin(b: Body, x: str) -> str:
-    return _sincos(b, x, 0)
-
-
-@helper("inf_cos", "f->f")
-def _cos(b: Body, x: str) -> str:
-    return _sincos(b, x, 1)
+helper("inf_sin", "f->f")(partial(_sincos, quarter=0))
+helper("inf_cos", "f->f")(partial(_sincos, quarter=1))
 
 
 @helper("inf_pow", "ff->f")

@@ -19,7 +19,8 @@ from inferir.ir.contract import abi
 from inferir.ir.contract.kernel_args import KernelArg, Operand, Result
 from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.errors import InferirError
-from inferir.ir.graph.graph import Graph
+from inferir.ir.graph.graph import Graph, Value
+from inferir.ir.ops.kernel import anchor_of
 from inferir.ir.system.held_folder import scratch_folder
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool, function
 from inferir.runtime.machine import available_bytes, last_level_cache_bytes
@@ -112,24 +113,28 @@ def row_counts(product: Product) -> list[int]:
 
 def weight_bytes(race: Race) -> int:
     """Bytes of the packed weight."""
-    body: Graph = race.region.attrs["body"]
-    linear = next(n for n in body.nodes if n.op == "tensor.linear_packed")
-    return linear.operands[1].type.nbytes({})
+    return _weight(race).type.nbytes({})
+
+
+def _weight(race: Race) -> Value:
+    """The packed weight of the product, an input of the region's body."""
+    product = anchor_of(race.region)
+    assert product is not None
+    return product.operands[1]
 
 
 def _tables(race: Race, weights: Weights, rows: int) -> _Tables:
     body: Graph = race.region.attrs["body"]
-    linear = next(n for n in body.nodes if n.op == "tensor.linear_packed")
     sizes = {"T": rows, "R": rows}
     values = [*body.inputs, *body.outputs]
     memory = [_filled(v.type.nbytes(sizes), "operands", _ONES if v.type.dtype.is_float else 0) for v in values]
-    stride = align(linear.operands[1].type.nbytes({}))
+    stride = align(weight_bytes(race))
     copies = len(weights.memory) // stride
     fixed = np.zeros((copies, race.row_words), np.int64)
     args: list[KernelArg] = [*map(Operand, range(len(body.inputs))), *map(Result, range(len(body.outputs)))]
     places: dict[KernelArg, Any] = {arg: address(array) for arg, array in zip(args, memory, strict=True)}
     copy = address(weights.memory) + stride * np.arange(copies)
-    places[Operand(body.inputs.index(linear.operands[1]))] = copy
+    places[Operand(body.inputs.index(_weight(race)))] = copy
     for column, arg in enumerate(race.args):
         fixed[:, 1 + column] = places[arg]
     tables = []

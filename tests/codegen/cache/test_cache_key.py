@@ -148,17 +148,17 @@ def test_something_without_fields_is_refused() -> None:
 def test_differences_name_single_options() -> None:
     stored = CacheKey({"options": {"fast_math": False, "unroll": 4}, "target": "v3"})
     wanted = CacheKey({"options": {"fast_math": True, "unroll": 4}, "target": "v3", "bucket": [1, 2]})
-    found = differences(stored.summary, wanted.summary)
-    assert [str(difference) for difference in found] == [
+    assert differences(stored.summary, wanted.summary) == (
         "bucket (stored nothing, now [1,2])",
         "options.fast_math (stored false, now true)",
-    ]
+    )
 
 
 def test_long_texts_are_summarised_but_still_told_apart() -> None:
     one, other = CacheKey({"region": "x" * 9000 + "1"}), CacheKey({"region": "x" * 9000 + "2"})
     assert len(canonical_json(one.summary)) < 150
-    assert [difference.path for difference in differences(one.summary, other.summary)] == ["region"]
+    (found,) = differences(one.summary, other.summary)
+    assert found.startswith("region (stored ")
 
 
 def _package(folder: Path) -> Path:

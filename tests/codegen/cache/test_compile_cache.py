@@ -85,7 +85,6 @@ def test_a_miss_names_what_differs_from_the_nearest_entry(cache: CompileCache) -
     assert found.reason == (
         'no kernel entry has this key; the nearest differs in options.dtype (stored "f32", now "bf16")'
     )
-    assert [difference.path for difference in found.differences] == ["options.dtype"]
     other = cache.get("kernel", _key(bucket=[1, 9]))
     assert isinstance(other, Miss)
     assert other.reason.endswith("differs in bucket (stored [1,8], now [1,9])")

@@ -16,10 +16,10 @@ from inferir.codegen.cache.compile_cache import CompileCache
 from inferir.codegen.library import bucket_key, distinct, lower_bucket
 from inferir.codegen.tunables import Product, build_races
 from inferir.codegen.tvm.backend import BACKEND
-from inferir.codegen.tvm.kernels.matmul import MatmulTile
+from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile
 from inferir.codegen.tvm.kernels.microkernel import micro_kernel
 from inferir.codegen.tvm.regions import lower_region
-from inferir.codegen.tvm.tiles import TileTuning, default_tile
+from inferir.codegen.tvm.tiles import TileTuning
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.kernel_args import Operand, Result
 from inferir.ir.contract.target import TARGETS, Target
@@ -59,7 +59,7 @@ def test_candidates(target: Target, most: int, k: int, n: int) -> None:
     features = frozenset(target.features)
     wanted = Product(k, n, "bf16", 1, most // 2 + 1, most)
     found = TileTuning().candidates(wanted, target)
-    assert found[0] == default_tile(wanted, features)
+    assert found[0] == choose_tile(wanted, features)
     assert len(set(found)) == len(found) <= 20
     for tile in found:
         assert 1 <= tile.rows <= min(most, micro_kernel("panels", "bf16").most_rows(1, features))

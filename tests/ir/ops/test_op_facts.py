@@ -236,6 +236,32 @@ def test_operands_of_another_float_type(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPS)
+def test_numbers_that_keep_their_precision(name: str) -> None:
+    """0.1 beside bf16, as it is and as bf16 holds it: where the results differ, the reference tells which it took."""
+    op, x = opdef(name), torch.linspace(0.5, 2, 999).bfloat16()
+    if not (name.startswith("tensor.") and op.elementwise and op.arity == 2) or op.logical:
+        assert not op.exact_numbers
+        return
+    half = float(torch.tensor(0.1).bfloat16())
+    for position in range(2):
+        given, exact, rounded = (
+            apply(op, (t, n) if position else (n, t)).to(torch.bfloat16)
+            for t, n in ((x, 0.1), (x.float(), 0.1), (x.float(), half))
+        )
+        differ = exact != rounded
+        if differ.any():
+            assert torch.equal(given, exact if position in op.exact_numbers else rounded), position
+        else:
+            assert position not in op.exact_numbers
+
+
+def test_conditions_are_bool_whatever_the_others_are() -> None:
+    c, x = torch.tensor([True, False]), torch.tensor([1.0, 2.0])
+    assert [name for name in OPS if opdef(name).conditions] == ["tensor.where"]
+    assert apply(opdef("tensor.where"), (c, x, -x)).tolist() == [1, -2]
+
+
+@pytest.mark.parametrize("name", OPS)
 def test_what_lies_in_memory(name: str) -> None:
     """A kernel of its own reads its operands whole; a table and a cache are read or written by index."""
     op, operands = opdef(name), EXAMPLES[name][0]()

@@ -6,6 +6,7 @@ import tvm.script
 from store_epilogue import store_epilogue
 from tvm.script import ir, tirx
 
+from inferir.codegen.tunables import Product
 from inferir.codegen.tvm.build.parse_module import _Reader, _UnsupportedError, parse_module
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source
 from inferir.codegen.tvm.kernels.attention import attention_kernels
@@ -21,8 +22,8 @@ _FEATURES = frozenset(Target.named("x86-64-v4+bf16+vnni").features)
 def _bucket() -> str:
     epilogue, extra = store_epilogue("bf16", 40, "f32")
     matmul = matmul_kernel(
-        "up", k=6, n=80, dtype="bf16", tile=MatmulTile(2, 5, 1), features=_FEATURES, epilogue=epilogue, extra=extra,
-        interleave=2,
+        "up", Product(6, 80, "bf16", 2, 1, 1), tile=MatmulTile(2, 5, 1), features=_FEATURES, epilogue=epilogue,
+        extra=extra,
     )  # fmt: skip
     attention = attention_kernels(
         "attention", heads=6, kv_heads=2, head_dim=16, v_dim=20, block_size=32, reads=SlidingWindow(40),

@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 from store_epilogue import store_epilogue
 
+from inferir.codegen.tunables import Product
 from inferir.codegen.tvm.build.build_module import compile_object
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source
 from inferir.codegen.tvm.kernels.argmax_parts import argmax_shape
@@ -55,7 +56,7 @@ def _matmul(target: str, dtype: str, rows: int) -> ChunkKernel:
     features = frozenset(Target.named(target).features)
     tile = MatmulTile(rows, rows, 1)
     return matmul_kernel(
-        "product", k=576, n=256, dtype=dtype, tile=tile, features=features, epilogue=epilogue, extra=extra
+        "product", Product(576, 256, dtype, 1, 1, 1), tile=tile, features=features, epilogue=epilogue, extra=extra
     )
 
 
@@ -74,9 +75,9 @@ def test_a_bf16_tile_multiplies_with_native_dot_products_in_registers(rows: int)
 def test_tiles_of_many_rows_ask_for_the_weights_that_come_next() -> None:
     epilogue, extra = store_epilogue("f32", 256)
     features = frozenset(Target.named(BF16).features)
-    tile = choose_tile(k=576, n=256, dtype="bf16", max_rows=64, features=features)
+    tile = choose_tile(Product(576, 256, "bf16", 1, 1, 64), features)
     kernel = matmul_kernel(
-        "product", k=576, n=256, dtype="bf16", tile=tile, features=features, epilogue=epilogue, extra=extra
+        "product", Product(576, 256, "bf16", 1, 1, 1), tile=tile, features=features, epilogue=epilogue, extra=extra
     )
     loops = _hot(kernel, BF16, "vdpbf16ps")
     assert len(loops) >= tile.rows
@@ -93,7 +94,7 @@ def test_tiles_of_many_rows_ask_for_the_weights_that_come_next() -> None:
 )
 def test_tall_tiles_of_every_target_stay_in_registers(target: str, dtype: str, instruction: str, register: str) -> None:
     features = frozenset(Target.named(target).features)
-    rows = choose_tile(k=576, n=256, dtype=dtype, max_rows=2048, features=features).rows
+    rows = choose_tile(Product(576, 256, dtype, 1, 1, 2048), features).rows
     loops = _hot(_matmul(target, dtype, rows), target, instruction)
     assert loops
     for block in loops:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from store_epilogue import store_epilogue
 
+from inferir.codegen.tunables import Product
 from inferir.codegen.tvm.kernels.kv_prefetch import CAPACITY, MOST_BLOCKS, PIECE, PIECE_STEPS, KvAhead
 from inferir.codegen.tvm.kernels.matmul import MatmulTile, matmul_kernel
 from inferir.codegen.tvm.prefetch_plan import SHARING, key_value_shares
@@ -40,7 +41,7 @@ def asked(host: Target, runner: Callable[..., Any], aligned: Callable[..., np.nd
         epilogue, extra = store_epilogue("f32", N)
         features = frozenset(host.features)
         kernel = matmul_kernel(
-            "m", k=K, n=N, dtype="bf16", tile=TILE, features=features, epilogue=epilogue, extra=extra, kv=kv
+            "m", Product(K, N, "bf16", 1, 1, 1), tile=TILE, features=features, epilogue=epilogue, extra=extra, kv=kv
         )
         step = runner([kernel], host, 1)
         out = aligned(np.zeros((ROWS, N), np.float32))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from store_epilogue import store_epilogue
 
+from inferir.codegen.tunables import Product
 from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile, matmul_kernel
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
@@ -47,22 +48,17 @@ def multiply_all(runner: Callable[..., Any], aligned: Callable[..., np.ndarray])
         interleave: int = 1,
         out: str = "f32",
         residual: str | None = None,
-        stride: int | None = None,
         workers: int = 0,
     ) -> list[Callable[..., np.ndarray]]:
         epilogue, extra = store_epilogue(out, n // interleave, residual)
         kernels = [
             matmul_kernel(
                 f"matmul{i}",
-                k=k,
-                n=n,
-                dtype=dtype,
+                Product(k, n, dtype, interleave, 1, 1),
                 tile=tile,
                 features=frozenset(target.features),
                 epilogue=epilogue,
                 extra=extra,
-                x_row_stride=stride,
-                interleave=interleave,
             )
             for i, tile in enumerate(tiles)
         ]
@@ -87,7 +83,7 @@ def multiply(multiply_all: Callable[..., Any]) -> Callable[..., Any]:
     """Builds one matmul kernel with the tile chosen for `max_rows`."""
 
     def make(target: Target, k: int, n: int, dtype: str, *, max_rows: int = 16, **options: Any) -> Any:
-        tile = choose_tile(k=k, n=n, dtype=dtype, max_rows=max_rows, features=frozenset(target.features))
+        tile = choose_tile(Product(k, n, dtype, 1, 1, max_rows), frozenset(target.features))
         return multiply_all(target, k, n, dtype, [tile], **options)[0]
 
     return make
@@ -115,7 +111,7 @@ def test_rows_are_bit_identical_for_every_tile_and_count(
     k, n = 50, 130
     x, w = _inputs(40, n, k, dtype)
     features = frozenset(target.features)
-    chosen = [choose_tile(k=k, n=n, dtype=dtype, max_rows=m, features=features) for m in (40, 12, 8)]
+    chosen = [choose_tile(Product(k, n, dtype, 1, 1, m), features) for m in (40, 12, 8)]
     tiles = [*chosen, MatmulTile(1, 1, 1), MatmulTile(3, 7, 2), MatmulTile(2, 40, 3)]
     kernels = multiply_all(target, k, n, dtype, tiles)
     whole = kernels[0](x, w)
@@ -142,14 +138,6 @@ def test_residual_and_output_types(target: Target, multiply: Callable[..., Any],
     np.testing.assert_allclose(got, want, rtol=2**-8 if out == "bf16" else 1e-5, atol=1e-5)
 
 
-def test_row_stride_of_the_input(host: Target, multiply: Callable[..., Any]) -> None:
-    x, w = _inputs(9, 64, 20, "bf16")
-    wide = torch.full((9, 32), 1e30, dtype=torch.bfloat16)
-    wide[:, :20] = x
-    got = multiply(host, 20, 64, "bf16", stride=32, max_rows=9)(wide, w)
-    np.testing.assert_array_equal(got, multiply(host, 20, 64, "bf16", max_rows=9)(x, w))
-
-
 def test_threads_do_not_change_the_result(host: Target, multiply: Callable[..., Any]) -> None:
     x, w = _inputs(150, 320, 64, "bf16")
     alone = multiply(host, 64, 320, "bf16", max_rows=256)(x, w)
@@ -167,19 +155,19 @@ def test_sizes_it_cannot_take_name_the_kernel(host: Target) -> None:
     epilogue, extra = store_epilogue("f32", 64)
     options = {"tile": MatmulTile(1, 1, 1), "features": frozenset(host.features), "epilogue": epilogue, "extra": extra}
     with pytest.raises(CodegenError, match="layer0: K 15"):
-        matmul_kernel("layer0", k=15, n=64, dtype="bf16", **options)  # type: ignore[arg-type]
+        matmul_kernel("layer0", Product(15, 64, "bf16", 1, 1, 1), **options)  # type: ignore[arg-type]
     with pytest.raises(CodegenError, match="layer0: 65 outputs"):
-        matmul_kernel("layer0", k=16, n=65, dtype="bf16", interleave=2, **options)  # type: ignore[arg-type]
+        matmul_kernel("layer0", Product(16, 65, "bf16", 2, 1, 1), **options)  # type: ignore[arg-type]
 
 
 def test_chunk_sizes() -> None:
     features = frozenset(Target.named("x86-64-v4+bf16+vnni").features)
-    small = choose_tile(k=576, n=49152, dtype="bf16", max_rows=8, features=features)
+    small = choose_tile(Product(576, 49152, "bf16", 1, 1, 8), features)
     assert (small.rows, small.panel) == (6, 8)  # two tiles meet a block while it lies in the cache
-    one = choose_tile(k=576, n=49152, dtype="bf16", max_rows=1, features=features)
+    one = choose_tile(Product(576, 49152, "bf16", 1, 1, 1), features)
     assert (one.rows, one.panel) == (1, 1)
-    large = choose_tile(k=576, n=1536, dtype="bf16", max_rows=1024, features=features)
+    large = choose_tile(Product(576, 1536, "bf16", 1, 1, 1024), features)
     assert large.rows == 6
     assert 24 <= large.panel <= 128
-    narrow = choose_tile(k=1536, n=576, dtype="bf16", max_rows=64, features=features)
+    narrow = choose_tile(Product(1536, 576, "bf16", 1, 1, 64), features)
     assert narrow.panel * 2 <= 64  # nine blocks alone would share badly

@@ -85,5 +85,5 @@ def test_a_small_bucket_is_cut_into_enough_chunks_to_share() -> None:
 
 def test_only_cache_writes_ask_for_lines_ahead() -> None:
     case = case_of("rotary_kv_wide", DType.BF16)
-    assert "inf_prefetch" in rowwise_kernel("rotary_kv_write", case.body).lib
-    assert "inf_prefetch" not in rowwise_kernel("norm", case_of("rms_norm", DType.BF16).body).lib
+    assert '"inf_prefetch"' in rowwise_kernel("rotary_kv_write", case.body).source
+    assert '"inf_prefetch"' not in rowwise_kernel("norm", case_of("rms_norm", DType.BF16).body).source
