@@ -45,9 +45,9 @@ def compiled_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     from inferir.codegen.tvm.build.build_module import build_module
     from inferir.codegen.tvm.driver import step_driver as pool
-    from inferir.codegen.tvm.source import ChunkKernel, Param, Writer, entry_head
+    from inferir.codegen.tvm.source import Param, TaskKernel, Writer, entry_head
 
-    def kernel(name: str, chunks: str, params: str, *statements: str) -> ChunkKernel:
+    def kernel(name: str, tasks: str, params: str, *statements: str) -> TaskKernel:
         listed = tuple(Param(p, "float32" if p == "logits" else "int32") for p in params.split())
         w = Writer()
         w.line("@T.prim_func(private=True)")
@@ -56,28 +56,28 @@ def compiled_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 w.line(f'{p.name.upper()} = T.decl_buffer((1,), "{p.dtype}", data={p.name})')
             w.lines(statements)
             w.line("return T.int32(0)")
-        return ChunkKernel(name, listed, w.text(), chunks)
+        return TaskKernel(name, listed, w.text(), tasks)
 
     kernels = [
-        kernel("mix", "n_t", "ids positions step x", "X[chunk] = IDS[chunk] + POSITIONS[chunk] * STEP[0]"),
-        kernel("write", "n_t", "x slots cache", "CACHE[SLOTS[chunk]] = X[chunk]"),
+        kernel("mix", "n_t", "ids positions step x", "X[task] = IDS[task] + POSITIONS[task] * STEP[0]"),
+        kernel("write", "n_t", "x slots cache", "CACHE[SLOTS[task]] = X[task]"),
         kernel(
             "read",
             "n_a",
             "cache block_tables attn_items y",
-            "for i in range(ATTN_ITEMS[chunk * 6 + 2]):",
-            "    p: T.let[T.int32] = ATTN_ITEMS[chunk * 6 + 3] + i",
-            "    block: T.let[T.int32] = BLOCK_TABLES[ATTN_ITEMS[chunk * 6] * 16 + p // 4]",
-            "    Y[ATTN_ITEMS[chunk * 6 + 1] + i] = CACHE[block * 4 + p % 4]",
+            "for i in range(ATTN_ITEMS[task * 6 + 2]):",
+            "    p: T.let[T.int32] = ATTN_ITEMS[task * 6 + 3] + i",
+            "    block: T.let[T.int32] = BLOCK_TABLES[ATTN_ITEMS[task * 6] * 16 + p // 4]",
+            "    Y[ATTN_ITEMS[task * 6 + 1] + i] = CACHE[block * 4 + p % 4]",
         ),
         kernel(
             "pick",
             "n_r",
             "y rows logits tokens",
-            f"TOKENS[chunk] = Y[ROWS[chunk]] % {COMPILED_VOCAB}",
+            f"TOKENS[task] = Y[ROWS[task]] % {COMPILED_VOCAB}",
             f"for i in range({COMPILED_VOCAB}):",
-            f"    LOGITS[chunk * {COMPILED_VOCAB} + i] = T.float32(0)",
-            f"LOGITS[chunk * {COMPILED_VOCAB} + TOKENS[chunk]] = T.float32(1)",
+            f"    LOGITS[task * {COMPILED_VOCAB} + i] = T.float32(0)",
+            f"LOGITS[task * {COMPILED_VOCAB} + TOKENS[task]] = T.float32(1)",
         ),
     ]
     target = Target.host()

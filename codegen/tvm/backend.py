@@ -1,4 +1,4 @@
-"""The TVM backend: every region for CPU targets, as chunk kernels beside a step driver."""
+"""The TVM backend: every region for CPU targets, as task kernels beside a step driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inferir.codegen.tvm.build.parallel_build import build_many
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source, scratch_bytes
 from inferir.codegen.tvm.prefetch_plan import prefetch_plan
 from inferir.codegen.tvm.regions import lower_region
-from inferir.codegen.tvm.source import ChunkKernel
+from inferir.codegen.tvm.source import TaskKernel
 from inferir.codegen.tvm.tiles import TileTuning
 from inferir.ir.contract.manifest import KernelParam
 from inferir.ir.graph.graph import Node
@@ -37,7 +37,7 @@ class TvmBackend:
         return key
 
     def lower(self, regions: Mapping[str, Node], context: Context) -> LoweredBucket:
-        kernels: list[ChunkKernel] = []
+        kernels: list[TaskKernel] = []
         records: list[LoweredKernel] = []
         attn_tile, workspace = 1, 0
         prefetch = prefetch_plan(regions, context.limits)
@@ -66,7 +66,7 @@ class TvmBackend:
         )
         return LoweredBucket(tuple(kernels), meta)
 
-    def module(self, kernels: Sequence[ChunkKernel]) -> str:
+    def module(self, kernels: Sequence[TaskKernel]) -> str:
         return bucket_module_source(kernels)
 
     def build(self, jobs: Sequence[BuildJob], workers: int = 1, progress: Progress | None = None) -> list[bytes]:

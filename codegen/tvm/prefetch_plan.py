@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from inferir.codegen.tvm.kernels.kv_prefetch import KvAhead
+from inferir.codegen.tvm.kernels.kv_prefetch import KvPrefetch
 from inferir.codegen.tvm.regions import single
 from inferir.codegen.tvm.tiles import linear_of
 from inferir.ir.contract.symbols import Limits
@@ -16,12 +16,12 @@ from inferir.ir.graph.graph import Node
 SHARING = 4  # products that prefetch keys and values between two attentions
 
 
-def prefetch_plan(regions: Mapping[str, Node], limits: Limits) -> dict[str, KvAhead]:
+def prefetch_plan(regions: Mapping[str, Node], limits: Limits) -> dict[str, KvPrefetch]:
     """What products prefetch, by digest of their region."""
     return key_value_shares(_token_products(regions), _kv_sizes(regions.values(), limits))
 
 
-def key_value_shares(sizes: Mapping[str, int], kv: KvAhead | None) -> dict[str, KvAhead]:
+def key_value_shares(sizes: Mapping[str, int], kv: KvPrefetch | None) -> dict[str, KvPrefetch]:
     """What products prefetch, by digest: the one of largest size for a half of `kv`, the next for a half of the
     rest, and so on, since compute-bound products leave bandwidth idle for as long as they take."""
     if kv is None:
@@ -42,7 +42,7 @@ def _token_products(regions: Mapping[str, Node]) -> dict[str, int]:
     return sizes
 
 
-def _kv_sizes(regions: Iterable[Node], limits: Limits) -> KvAhead | None:
+def _kv_sizes(regions: Iterable[Node], limits: Limits) -> KvPrefetch | None:
     """What products may prefetch, if the attentions among `regions` have caches of one shape."""
     found = set()
     for region in regions:
@@ -51,5 +51,5 @@ def _kv_sizes(regions: Iterable[Node], limits: Limits) -> KvAhead | None:
             keys, values = (
                 math.prod(int(d) for d in v.type.shape[1:]) * v.type.dtype.itemsize for v in node.operands[1:3]
             )
-            found.add(KvAhead(keys, values, node.attrs["block_size"], limits.bound("MB")))
+            found.add(KvPrefetch(keys, values, node.attrs["block_size"], limits.bound("MB")))
     return found.pop() if len(found) == 1 else None

@@ -1,4 +1,4 @@
-"""From a `kernel.region` to chunk kernels: the lowering of its anchor, with its inner graph as rows or epilogue.
+"""From a `kernel.region` to task kernels: the lowering of its anchor, with its inner graph as rows or epilogue.
 
 `LoweredRegion.args` says what each parameter of its kernels stands for.
 """
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from inferir.codegen.backend import Context
 from inferir.codegen.lower.anchors import Anchors
-from inferir.codegen.tvm.kernels.kv_prefetch import KvAhead
+from inferir.codegen.tvm.kernels.kv_prefetch import KvPrefetch
 from inferir.codegen.tvm.scalar import MEMORY
-from inferir.codegen.tvm.source import ChunkKernel, Param
+from inferir.codegen.tvm.source import Param, TaskKernel
 from inferir.ir.contract.kernel_args import KernelArg
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.graph import Graph, Node, Value
@@ -23,12 +23,12 @@ ANCHORS = Anchors("TVM", "inferir.codegen.tvm.kernels")
 class LoweredRegion:
     """Kernels, and what each of their parameters stands for.
 
-    kernels: with the same parameters, each to be run once all chunks of the one before are done. `tile` has the sizes
+    kernels: with the same parameters, each to be run once all tasks of the one before are done. `tile` has the sizes
     that were chosen, and "tuned" where they are not the generator's own choice. `workspace_bytes` is how much memory
     `Workspace` stands for.
     """
 
-    kernels: tuple[ChunkKernel, ...]
+    kernels: tuple[TaskKernel, ...]
     args: tuple[KernelArg, ...]
     tile: dict[str, int] = field(default_factory=dict)
     workspace_bytes: int = 0
@@ -43,7 +43,7 @@ class RegionContext(Context):
     """
 
     name: str = "k"
-    prefetch: KvAhead | None = None
+    prefetch: KvPrefetch | None = None
 
     @property
     def features(self) -> frozenset[str]:
@@ -54,7 +54,7 @@ class RegionContext(Context):
         return min(self.bucket.most, self.limits.bound(symbol))
 
 
-def lower_region(name: str, region: Node, context: Context, prefetch: KvAhead | None = None) -> LoweredRegion:
+def lower_region(name: str, region: Node, context: Context, prefetch: KvPrefetch | None = None) -> LoweredRegion:
     """Lower one region; `context.choices` are the tiles of matrix products that are not the default ones.
 
     Raises `CodegenError` naming the op that has no kernel form.

@@ -1,18 +1,18 @@
 """What a kernel driver hands over, and small helpers to write TVMScript text.
 
-A *chunk kernel* is the text of one private PrimFunc (the entry, and any private PrimFuncs it calls) that computes one
-fixed piece, a chunk, of one operation. `driver/step_driver.py` joins the kernels of a bucket with the step driver into
+A *task kernel* is the text of one private PrimFunc (the entry, and any private PrimFuncs it calls) that computes one
+fixed piece, a task, of one operation. `driver/step_driver.py` joins the kernels of a bucket with the step driver into
 one module.
 
 The entry's signature, always in this order::
 
-    def NAME(<one T.handle(dtype) per Param>, chunk: T.int32, later: T.int32, <one T.int32 per name of COUNT_NAMES>,
+    def NAME(<one T.handle(dtype) per Param>, task: T.int32, later: T.int32, <one T.int32 per name of COUNT_NAMES>,
              scratch: T.handle("float32")) -> T.int32
 
 The counts are those of this step: `n_t` is the value of the symbol T, and so on (`ir/contract/symbols.py`). `later` is
-the chunk that the same thread takes next, as far as can be told (it may be beyond the last one); only prefetches may
-depend on it. `scratch` is memory of the calling thread, 64-byte aligned, at least `ChunkKernel.scratch_bytes` long,
-with undefined contents. A PrimFunc can only return 0. Chunk boundaries may depend on the counts but never on the
+the task that the same thread takes next, as far as can be told (it may be beyond the last one); only prefetches may
+depend on it. `scratch` is memory of the calling thread, 64-byte aligned, at least `TaskKernel.scratch_bytes` long,
+with undefined contents. A PrimFunc can only return 0. Task boundaries may depend on the counts but never on the
 threads, so results do not depend on who computes them.
 """
 
@@ -54,33 +54,33 @@ class PrivateFunction:
 
 @dataclass(frozen=True)
 class Stream:
-    """Memory that a kernel reads once, in the order of its chunks: parameter number, and bytes per chunk.
+    """Memory that a kernel reads once, in the order of its tasks: parameter number, and bytes per task.
 
-    `readers` is a TIR expression over the counts: how many chunks in a row read the same.
+    `readers` is a TIR expression over the counts: how many tasks in a row read the same.
     """
 
     param: int
-    chunk_bytes: int
+    task_bytes: int
     readers: str = "1"
 
 
 @dataclass(frozen=True)
-class ChunkKernel:
+class TaskKernel:
     """A kernel in text form.
 
-    `chunks` is a TIR expression over the counts: the number of chunks of one run (0 is allowed). With a `counter`, the
+    `tasks` is a TIR expression over the counts: the number of tasks of one run (0 is allowed). With a `counter`, the
     number of an int32 parameter, it may contain `STORED_COUNT` too: what that parameter's first element is when the
     operation starts, 0 for a negative one.
     `scratch_bytes` is the scratch memory each thread must provide. `shared` are functions the text calls that other
     kernels may call too; a module holds each of them once. `stream` is what threads without work may prefetch.
-    `upward` says that a thread should run the chunks it has claimed in their order, which makes one long stream of what
+    `upward` says that a thread should run the tasks it has claimed in their order, which makes one long stream of what
     they read: for kernels that leave it to the processor to have that ready.
     """
 
     name: str
     params: tuple[Param, ...]
     source: str
-    chunks: str
+    tasks: str
     scratch_bytes: int = 0
     shared: tuple[PrivateFunction, ...] = ()
     stream: Stream | None = None
@@ -121,7 +121,7 @@ def entry_head(name: str, params: Iterable[Param]) -> str:
     """The `def` line of a kernel's entry."""
     pointers = "".join(f"{p.name}: T.handle({p.dtype!r}), " for p in params)
     counts = "".join(f"{c}: T.int32, " for c in COUNT_NAMES)
-    return f'def {name}({pointers}chunk: T.int32, later: T.int32, {counts}scratch: T.handle("float32")) -> T.int32:'
+    return f'def {name}({pointers}task: T.int32, later: T.int32, {counts}scratch: T.handle("float32")) -> T.int32:'
 
 
 @contextmanager

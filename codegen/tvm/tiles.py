@@ -70,7 +70,7 @@ class TileTuning:
         return found
 
     def candidates(self, product: Product, target: Target) -> tuple[MatmulTile, ...]:
-        """The default first, then other heights and panels, and more or fewer blocks per chunk."""
+        """The default first, then other heights and panels, and more or fewer blocks per task."""
         features = frozenset(target.features)
         default = choose_tile(product, features)
         total = -(-product.n // BLOCK)

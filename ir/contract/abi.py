@@ -3,7 +3,7 @@
 The functions of the shared object (x86-64 System V; each returns int32 0)::
 
     inferir_step(int64 *table, int32 n_ops, int32 row_words, int64 *ctrl, int32 *counts)
-    inferir_dispatch(int64 *row, int32 first, int32 chunks, int32 *counts, float *scratch)
+    inferir_dispatch(int64 *row, int32 first, int32 tasks, int32 *counts, float *scratch)
     inferir_worker(int64 *ctrl, int32 tid)        body of worker thread tid = 1, 2, …; returns after inferir_stop
     inferir_stop(int64 *ctrl)
 
@@ -27,16 +27,16 @@ COUNT_WORDS = (THREADS + 8) // 8 * 8
 
 CTRL_WORDS = 64
 TICKET = 0
-"""End of the chunks that are left << 32 | the first of them."""
+"""End of the tasks that are left << 32 | the first of them."""
 DONE = 8
-"""Chunks done."""
+"""Tasks done."""
 LATE = 9
-"""int32: the leader waits for the last chunks longer than it should."""
+"""int32: the leader waits for the last tasks longer than it should."""
 ROW, COUNTS, DISPATCH = 16, 17, 18
 """Addresses of the running operation's table row, of the counts, and of the dispatch function."""
-AHEAD, AHEAD_BYTES, AHEAD_CHUNKS = 19, 20, 21
-"""What threads without work may prefetch (0: nothing): address, bytes per chunk, negative where claims are run
-downwards, and chunks."""
+PREFETCH, PREFETCH_BYTES, PREFETCH_TASKS = 19, 20, 21
+"""What threads without work may prefetch (0: nothing): address, bytes per task, negative where claims are run
+downwards, and tasks."""
 EPOCH = 24
 """int32: the futex word that sleeping workers wait on."""
 SLEEPERS = 32

@@ -22,7 +22,7 @@ s has its rows s times the token count behind those of split 0. The items of spl
 
 @dataclass(frozen=True)
 class Splitting:
-    """What decides about splitting: threads of the executor, chunks that every item makes anyway (KV
+    """What decides about splitting: threads of the executor, tasks that every item makes anyway (KV
     heads), rows of the workspace."""
 
     threads: int

@@ -24,17 +24,17 @@ class Machine:
 
 
 def test_the_fastest_wins_and_reports_what_it_gained() -> None:
-    verdict = decide(4, 10, Machine([10, 9, 7, 12]))
-    assert verdict.winner == 2
-    assert (verdict.default.median, verdict.best.median) == (10, 7)
-    assert len(verdict.best.seconds) == 10
+    result = decide(4, 10, Machine([10, 9, 7, 12]))
+    assert result.winner == 2
+    assert (result.default.median, result.best.median) == (10, 7)
+    assert len(result.best.seconds) == 10
 
 
 def test_the_default_stays_if_nothing_is_faster() -> None:
     machine = Machine([10, 10, 11, 12])
-    verdict = decide(4, 10, machine)
-    assert verdict.winner == 0
-    assert verdict.best is verdict.default
+    result = decide(4, 10, machine)
+    assert result.winner == 0
+    assert result.best is result.default
 
 
 @pytest.mark.parametrize(("gain", "winner"), [(0.02, 0), (0.08, 0), (0.3, 1)])
@@ -52,10 +52,10 @@ def test_the_default_stays_unless_it_is_beaten_twice() -> None:
         seconds = machine(kernel)
         return 10.0 if len(machine.calls) > before_confirmation else seconds
 
-    verdict = decide(2, 10, measure)
+    result = decide(2, 10, measure)
     assert len(machine.calls) == before_confirmation + 2 * 10
-    assert verdict.winner == 0
-    assert verdict.best.median == 10
+    assert result.winner == 0
+    assert result.best.median == 10
 
 
 def test_a_slow_phase_of_the_machine_favours_nobody() -> None:

@@ -19,7 +19,7 @@ from inferir.ir.contract.artifact import read_manifest
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import InferirError, TargetError
 from inferir.tune import tune_model as tune
-from inferir.tune.race import Samples, Verdict
+from inferir.tune.race import RaceResult, Samples
 from inferir.tune.tune_model import TuneOptions, TuneReport, tune_model
 
 LIMITS = {"max_num_batched_tokens": 4, "max_num_seqs": 2, "max_model_len": 32, "buckets": "1,2-4"}
@@ -34,12 +34,12 @@ class Judge:
         self.races: list[Race] = []
         self._tuned, self._most = tuned, most
 
-    def __call__(self, race: Race, library: bytes) -> Verdict:
+    def __call__(self, race: Race, library: bytes) -> RaceResult:
         assert library.startswith(b"\x7fELF")
         if len(self.races) == self._most:
             raise KeyboardInterrupt
         self.races.append(race)
-        return Verdict(len(race.choices) - 1, SLOW, FAST) if self._tuned else Verdict(0, SLOW, SLOW)
+        return RaceResult(len(race.choices) - 1, SLOW, FAST) if self._tuned else RaceResult(0, SLOW, SLOW)
 
 
 Run = Callable[..., TuneReport]

@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from inferir.codegen.tvm import source
-from inferir.codegen.tvm.kernels.matmul import CHUNK_BYTES, CHUNKS
+from inferir.codegen.tvm.kernels.matmul import TASK_BYTES, TASKS
 from inferir.codegen.tvm.kernels.microkernel import MicroKernel, micro_kernel
-from inferir.codegen.tvm.source import ChunkKernel, Param, PrivateFunction, Stream, Writer, ramp
+from inferir.codegen.tvm.source import Param, PrivateFunction, Stream, TaskKernel, Writer, ramp
 from inferir.ir.errors import CodegenError
 from inferir.ir.weight_blocks import BLOCK
 
@@ -58,7 +58,7 @@ class ArgmaxShape:
     def group(self) -> int:
         """Blocks that the pre-filter takes at a time."""
         block_bytes = self.k * BLOCK
-        return 1 if self.tiles > 1 else max(1, min(CHUNK_BYTES // block_bytes, self.blocks // CHUNKS))
+        return 1 if self.tiles > 1 else max(1, min(TASK_BYTES // block_bytes, self.blocks // TASKS))
 
     @property
     def resolution(self) -> float:
@@ -121,14 +121,14 @@ def kernel(
     name: str,
     s: ArgmaxShape,
     w: Writer,
-    chunks: str,
+    tasks: str,
     scratch: int = 0,
     shared: tuple[PrivateFunction, ...] = (),
     stream: Stream | None = None,
     *,
     upward: bool = False,
-) -> ChunkKernel:
-    return ChunkKernel(name, parameters(s.dtype), w.text(), chunks, scratch, shared, stream, upward=upward)
+) -> TaskKernel:
+    return TaskKernel(name, parameters(s.dtype), w.text(), tasks, scratch, shared, stream, upward=upward)
 
 
 def entry(w: Writer, name: str, s: ArgmaxShape, *names: str) -> AbstractContextManager[None]:

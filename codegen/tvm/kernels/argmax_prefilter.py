@@ -7,12 +7,12 @@ from inferir.codegen.tvm.kernels.kv_prefetch import list_bytes
 from inferir.codegen.tvm.kernels.matmul import Lists, call_tile
 from inferir.codegen.tvm.kernels.microkernel import tile_function
 from inferir.codegen.tvm.llvm.llvm_lib import call
-from inferir.codegen.tvm.source import ChunkKernel, Stream, Writer, function, i32, ramp, splat
+from inferir.codegen.tvm.source import Stream, TaskKernel, Writer, function, i32, ramp, splat
 from inferir.ir.weight_blocks import BLOCK
 
 
-def prefilter(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKernel:
-    """A chunk is a group of blocks and all rows, in tiles that meet a block while it lies in the cache."""
+def prefilter(name: str, s: ArgmaxShape, features: frozenset[str]) -> TaskKernel:
+    """A task is a group of blocks and all rows, in tiles that meet a block while it lies in the cache."""
     at, symbol, steps = s.layout(), f"{name}_prefilter", s.k // 4
     heights = range(s.height, 0, -1)
     ahead = s.tiles > 1
@@ -26,7 +26,7 @@ def prefilter(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKerne
     w = Writer()
     w.lines(_bound(f"{symbol}_bound", s, at).splitlines())
     with entry(w, symbol, s, "quantized", "words"):
-        w.line(f"first_block: T.let[T.int32] = chunk * {group}")
+        w.line(f"first_block: T.let[T.int32] = task * {group}")
         w.line(f"tiles: T.let[T.int32] = T.truncdiv(n_g + {s.height - 1}, {s.height})")
         with w.block(f"for i in range(T.min({group}, {s.blocks} - first_block)):"), w.block("for t in range(tiles):"):
             w.line("block: T.let[T.int32] = first_block + i")
@@ -44,11 +44,11 @@ def prefilter(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKerne
                         chosen = ("T.address_of(words_b[list + 1])", "words_b[list]")
                         call_tile(w, INT8, listed[rows], v, high, ["quantized_b"], acc, stride, steps, chosen=chosen)
             w.line(f"T.evaluate(Mod.{symbol}_bound(bounds, words, floats, scratch, row, height, block))")
-    chunks = f"T.min(n_g, 1) * {-(-s.blocks // group)}"
+    tasks = f"T.min(n_g, 1) * {-(-s.blocks // group)}"
     stream = None if ahead and s.rows > INT8.reread_rows(features) else Stream(3, group * steps * BLOCK * 4)
     shared = (*dense.values(), *listed.values())
     scratch = 2 * s.height * BLOCK * 4 + list_bytes(steps, None)
-    return kernel(symbol, s, w, chunks, scratch, shared, stream, upward=not ahead)
+    return kernel(symbol, s, w, tasks, scratch, shared, stream, upward=not ahead)
 
 
 def _bound(name: str, s: ArgmaxShape, at: dict[str, int]) -> str:

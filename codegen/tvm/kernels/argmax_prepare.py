@@ -6,13 +6,13 @@ from inferir.codegen.tvm.kernels.argmax_parts import LANES, ArgmaxShape, entry, 
 from inferir.codegen.tvm.kernels.reduce import Accumulator
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.llvm.llvm_math import MAGIC, MAGIC_BITS
-from inferir.codegen.tvm.source import ChunkKernel, Writer, f32, i32, ramp, splat
+from inferir.codegen.tvm.source import TaskKernel, Writer, f32, i32, ramp, splat
 
 _MOST = 32512  # the largest integer of two signed bytes, low + 256 * high
 
 
-def prepare(name: str, s: ArgmaxShape) -> ChunkKernel:
-    """A chunk is a tile of rows. Scratch memory holds the largest size of each element of the tile."""
+def prepare(name: str, s: ArgmaxShape) -> TaskKernel:
+    """A task is a tile of rows. Scratch memory holds the largest size of each element of the tile."""
     at, symbol = s.layout(), f"{name}_prepare"
     words = s.k // 4
     top, squares, rest = Accumulator("top", "max"), Accumulator("squares", "sum"), Accumulator("rest", "sum")
@@ -23,7 +23,7 @@ def prepare(name: str, s: ArgmaxShape) -> ChunkKernel:
             accumulator.declare(w, [LANES])
         w.line(f'total = T.alloc_buffer(({LANES},), "int32")')
         w.line('count = T.alloc_buffer((1,), "int32")')
-        w.line(f"first: T.let[T.int32] = chunk * {s.height}")
+        w.line(f"first: T.let[T.int32] = task * {s.height}")
         with w.block(f"for j in range({s.k // LANES}):"):
             w.line(f"SCRATCH[{ramp(f'j * {LANES}', LANES)}] = {f32(0.0, LANES)}")
         with w.block(f"for r in range(T.min({s.height}, n_g - first)):"):
@@ -60,7 +60,7 @@ def prepare(name: str, s: ArgmaxShape) -> ChunkKernel:
                 w.line("count[0] = count[0] + total[lane]")
             w.line(f"words_b[{at['sum']} + row] = count[0] * 128")
         w.line("count[0] = 0")
-        w.line(f"list: T.let[T.int32] = {at['list']} + chunk * {words + 1}")
+        w.line(f"list: T.let[T.int32] = {at['list']} + task * {words + 1}")
         with w.block(f"for step in range({words}):"):
             largest = "SCRATCH[step * 4]"
             for i in range(1, 4):

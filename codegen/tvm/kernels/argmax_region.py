@@ -24,7 +24,7 @@ from inferir.codegen.tvm.kernels.argmax_prefilter import prefilter
 from inferir.codegen.tvm.kernels.argmax_prepare import prepare
 from inferir.codegen.tvm.kernels.argmax_rescore import find_floor, pick, rescore
 from inferir.codegen.tvm.regions import LoweredRegion, RegionContext, single
-from inferir.codegen.tvm.source import ChunkKernel
+from inferir.codegen.tvm.source import TaskKernel
 from inferir.ir.contract.kernel_args import KernelArg, Operand, Result, Workspace
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dtypes import DType
@@ -48,7 +48,7 @@ def lower(body: Graph, context: RegionContext) -> LoweredRegion:
     return LoweredRegion(kernels, args, sizes, 4 * shape.layout()["end"])
 
 
-def argmax_kernels(name: str, s: ArgmaxShape, features: frozenset[str]) -> tuple[ChunkKernel, ...]:
+def argmax_kernels(name: str, s: ArgmaxShape, features: frozenset[str]) -> tuple[TaskKernel, ...]:
     """The kernels of one `sample.argmax`, to be run in this order. `features` are LLVM feature names."""
     return (
         prepare(name, s),

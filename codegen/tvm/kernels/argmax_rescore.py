@@ -6,7 +6,7 @@ from inferir.codegen.tvm.kernels.argmax_parts import LANES, ArgmaxShape, entry, 
 from inferir.codegen.tvm.kernels.matmul import call_tile
 from inferir.codegen.tvm.kernels.microkernel import tile_function
 from inferir.codegen.tvm.kernels.reduce import Accumulator
-from inferir.codegen.tvm.source import ChunkKernel, PrivateFunction, Writer, f32, pieces
+from inferir.codegen.tvm.source import PrivateFunction, TaskKernel, Writer, f32, pieces
 from inferir.ir.weight_blocks import BLOCK
 
 TRIES = 4  # blocks that a floor is made of, at most
@@ -32,8 +32,8 @@ def _before(value: str, output: str, best: str, index: str) -> str:
     return f"T.Or({value} > {best}, T.And({value} == {best}, {output} < {index}))"
 
 
-def find_floor(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKernel:
-    """A chunk is a row. The blocks of the largest upper bounds are rescored, `TRIES` at most, while they reach the
+def find_floor(name: str, s: ArgmaxShape, features: frozenset[str]) -> TaskKernel:
+    """A task is a row. The blocks of the largest upper bounds are rescored, `TRIES` at most, while they reach the
     floor; their upper bounds become -inf.
     """
     at, symbol = s.layout(), f"{name}_floor"
@@ -45,7 +45,7 @@ def find_floor(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKern
         tail = [(s.blocks // LANES * LANES + at_, n) for at_, n in pieces(s.blocks % LANES)]
         top.declare(w, [LANES, *(n for _, n in tail)])
         top.declare_result(w)
-        w.line("row: T.let[T.int32] = chunk")
+        w.line("row: T.let[T.int32] = task")
         w.line(f"size: T.let[T.float32] = floats_b[{at['size']} + row]")
         w.line(f"shift: T.let[T.float32] = floats_b[{at['shift']} + row]")
         w.line(f"{best} = {lowest}")
@@ -70,13 +70,13 @@ def find_floor(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKern
     return kernel(symbol, s, w, "n_g", BLOCK * 4, (tile,))
 
 
-def rescore(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKernel:
-    """A chunk is a range of blocks."""
+def rescore(name: str, s: ArgmaxShape, features: frozenset[str]) -> TaskKernel:
+    """A task is a range of blocks."""
     at, symbol = s.layout(), f"{name}_rescore"
-    best, index = (f"{buffer}[{at[part]} + chunk * {s.rows} + row]" for buffer, part in _FOUND)
+    best, index = (f"{buffer}[{at[part]} + task * {s.rows} + row]" for buffer, part in _FOUND)
     w = Writer()
     with entry(w, symbol, s, "x", *(part.name for part in s.exact.parts), "words", "floats"):
-        w.line(f"first_block: T.let[T.int32] = chunk * {s.blocks_per_range}")
+        w.line(f"first_block: T.let[T.int32] = task * {s.blocks_per_range}")
         with w.block("for row in range(n_g):"):
             w.line(f"{best} = {f32(float('-inf'))}")
             w.line(f"{index} = -1")
@@ -91,8 +91,8 @@ def rescore(name: str, s: ArgmaxShape, features: frozenset[str]) -> ChunkKernel:
     return kernel(symbol, s, w, f"T.min(n_g, 1) * {s.ranges}", BLOCK * 4, (tile,))
 
 
-def pick(name: str, s: ArgmaxShape) -> ChunkKernel:
-    """One chunk."""
+def pick(name: str, s: ArgmaxShape) -> TaskKernel:
+    """One task."""
     at, symbol = s.layout(), f"{name}_pick"
     value, index = (f"{buffer}[{at[part]} + i * {s.rows} + row]" for buffer, part in _FOUND)
     w = Writer()

@@ -6,7 +6,7 @@ Layouts (kp is 2 for bf16, 1 for f32; a block holds `block_size` tokens, a multi
     V cache [blocks, kv_heads, block_size / kp, v_dim, kp]      lanes are dims: 16 outputs per register
 
 A work item is a row of `attn_items`: (sequence, first token row of this step, tokens, position of that token, split,
-partial row). A chunk is one work item, one KV head and one part of its query heads (a single part unless the group is
+partial row). A task is one work item, one KV head and one part of its query heads (a single part unless the group is
 large). Its (token, query head) pairs are rows, handled in row tiles that stay in registers; each tile sweeps the
 sequence in segments of fixed absolute positions: scores, running maximum and sum (online softmax, Milakov & Gimelshein
 2018, with powers of two), then the weighted sum of V.
@@ -40,7 +40,7 @@ from inferir.codegen.tvm.kernels.attention_parts import (
 )
 from inferir.codegen.tvm.kernels.attention_softmax import update_softmax
 from inferir.codegen.tvm.kernels.microkernel import micro_kernel
-from inferir.codegen.tvm.source import ChunkKernel, IndexText, Param, PrivateFunction, Writer, entry_head
+from inferir.codegen.tvm.source import IndexText, Param, PrivateFunction, TaskKernel, Writer, entry_head
 from inferir.ir.contract.kv_reads import Reads
 from inferir.ir.contract.split_kv import ITEM_WIDTH, SPLIT
 from inferir.ir.errors import CodegenError
@@ -52,7 +52,7 @@ _SEGMENTS = SPLIT // SEGMENT  # per split
 class _Rows:
     """How a group's (token, head) pairs are cut into row tiles.
 
-    parts: parts of the group, each its own chunk; tokens: most tokens of a tile; heights: all row counts of tiles.
+    parts: parts of the group, each its own task; tokens: most tokens of a tile; heights: all row counts of tiles.
     """
 
     parts: int
@@ -122,7 +122,7 @@ def attention_kernels(
     tile_tokens: int,
     max_blocks_per_seq: int,
     features: frozenset[str],
-) -> tuple[ChunkKernel, ChunkKernel]:
+) -> tuple[TaskKernel, TaskKernel]:
     """Two kernels to run one after the other: attention, and the merging of what items of single splits have left.
 
     Both have the parameters q, kcache, vcache, block_tables, attn_items, out, workspace. q and the caches are int32
@@ -178,7 +178,7 @@ def attention_kernels(
                 w.line(f"T.evaluate(Mod.{finish.name}(T.address_of({out}), {at.acc}, {at.sums}, {rest}))")
         w.line("return T.int32(0)")
     shared = (load, clear, softmax, *score.values(), *weigh.values(), merge, store, finish)
-    attend = ChunkKernel(name, params, w.text(), f"n_a * {kv_heads * rows.parts}", 4 * at.floats, shared)
+    attend = TaskKernel(name, params, w.text(), f"n_a * {kv_heads * rows.parts}", 4 * at.floats, shared)
     return attend, merge_kernel(f"{name}_merge", s, params, out_row_stride)
 
 
@@ -194,10 +194,10 @@ def _check(name: str, s: AttentionShape, scale: float, q_row_stride: int) -> Non
 
 
 def _read_item(w: Writer, s: AttentionShape, rows: _Rows) -> None:
-    """From the chunk number to the work item, KV head, query heads, and the number of row tiles."""
-    w.line(f"item: T.let[T.int32] = T.truncdiv(chunk, {s.kv_heads * rows.parts}) * {ITEM_WIDTH}")
-    w.line(f"head: T.let[T.int32] = T.truncmod(T.truncdiv(chunk, {rows.parts}), {s.kv_heads})")
-    w.line(f"part: T.let[T.int32] = T.truncmod(chunk, {rows.parts})")
+    """From the task number to the work item, KV head, query heads, and the number of row tiles."""
+    w.line(f"item: T.let[T.int32] = T.truncdiv(task, {s.kv_heads * rows.parts}) * {ITEM_WIDTH}")
+    w.line(f"head: T.let[T.int32] = T.truncmod(T.truncdiv(task, {rows.parts}), {s.kv_heads})")
+    w.line(f"part: T.let[T.int32] = T.truncmod(task, {rows.parts})")
     small, more = divmod(s.group, rows.parts)
     w.line(f"first_head: T.let[T.int32] = head * {s.group} + part * {small} + T.min(part, {more})")
     w.line(f"group: T.let[T.int32] = {small} + T.cast(part < {more}, 'int32')")
@@ -209,7 +209,7 @@ def _read_item(w: Writer, s: AttentionShape, rows: _Rows) -> None:
 
 
 def _later_piece(w: Writer, s: AttentionShape, rows: _Rows, reads: Reads, max_blocks_per_seq: int) -> None:
-    """The index in K of what the chunk `later` reads first."""
+    """The index in K of what the task `later` reads first."""
     per_item = s.kv_heads * rows.parts
     w.line(f"another: T.let[T.int32] = T.min(later, n_a * {per_item} - 1)")
     w.line(f"its_item: T.let[T.int32] = T.truncdiv(another, {per_item}) * {ITEM_WIDTH}")

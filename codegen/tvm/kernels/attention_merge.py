@@ -18,9 +18,9 @@ from inferir.codegen.tvm.kernels.attention_parts import (
 )
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.source import (
-    ChunkKernel,
     Param,
     PrivateFunction,
+    TaskKernel,
     Writer,
     entry_head,
     f32,
@@ -30,7 +30,7 @@ from inferir.codegen.tvm.source import (
 )
 from inferir.ir.contract.split_kv import ITEM_WIDTH, SPLIT
 
-_HEADS = 16  # heads that a chunk merges
+_HEADS = 16  # heads that a task merges
 
 
 def row_floats(s: AttentionShape) -> int:
@@ -101,10 +101,10 @@ def store_rows(s: AttentionShape) -> PrivateFunction:
     return PrivateFunction(name, w.text())
 
 
-def merge_kernel(name: str, s: AttentionShape, params: Sequence[Param], out_row_stride: int) -> ChunkKernel:
+def merge_kernel(name: str, s: AttentionShape, params: Sequence[Param], out_row_stride: int) -> TaskKernel:
     """Writes the results of the tokens whose splits have items of their own, after all of these have run.
 
-    A chunk is one of the first n_m work items and up to 16 heads. Parameters are those of the attention kernel.
+    A task is one of the first n_m work items and up to 16 heads. Parameters are those of the attention kernel.
     """
     parts = -(-s.heads // _HEADS)
     most = min(s.heads, _HEADS)
@@ -117,8 +117,8 @@ def merge_kernel(name: str, s: AttentionShape, params: Sequence[Param], out_row_
         for p in params:
             w.line(f'{p.name}_b = T.decl_buffer((1,), "{p.dtype}", data={p.name})')
         w.line('SCRATCH = T.decl_buffer((1,), "float32", data=scratch)')
-        w.line(f"item: T.let[T.int32] = T.truncdiv(chunk, {parts}) * {ITEM_WIDTH}")
-        w.line(f"head: T.let[T.int32] = T.truncmod(chunk, {parts}) * {_HEADS}")
+        w.line(f"item: T.let[T.int32] = T.truncdiv(task, {parts}) * {ITEM_WIDTH}")
+        w.line(f"head: T.let[T.int32] = T.truncmod(task, {parts}) * {_HEADS}")
         w.line(f"heads: T.let[T.int32] = T.min({_HEADS}, {s.heads} - head)")
         for i, field in ((1, "row"), (2, "count"), (3, "position"), (5, "partial")):
             w.line(f"{field}: T.let[T.int32] = attn_items_b[item + {i}]")
@@ -134,4 +134,4 @@ def merge_kernel(name: str, s: AttentionShape, params: Sequence[Param], out_row_
             w.line(f"T.evaluate(Mod.{finish.name}({args}))")
         w.line("return T.int32(0)")
     scratch = 4 * most * (s.dims + 17)
-    return ChunkKernel(name, tuple(params), w.text(), f"n_m * {parts}", scratch, (clear, merge, finish))
+    return TaskKernel(name, tuple(params), w.text(), f"n_m * {parts}", scratch, (clear, merge, finish))

@@ -1,6 +1,6 @@
 """What a matrix product prefetches while it multiplies: weights of its next block, and what the next attention reads.
 
-A micro-kernel takes a list of addresses, one per `PIECE` bytes, and prefetches `LINES_AHEAD` lines of them per step
+A micro-kernel takes a list of addresses, one per `PIECE` bytes, and prefetches `PREFETCH_LINES` lines of them per step
 (`microkernel.py`). The first calls within a panel prefetch the block that the same thread multiplies next. Further
 ones would do so again; in compute-bound products, which leave bandwidth idle, they prefetch keys and values.
 """
@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inferir.codegen.tvm.kernels.microkernel import LINES_AHEAD, PIECE, PIECE_STEPS
+from inferir.codegen.tvm.kernels.microkernel import PIECE, PIECE_STEPS, PREFETCH_LINES
 from inferir.codegen.tvm.llvm.llvm_lib import sync
 from inferir.codegen.tvm.source import Param, Writer
 from inferir.ir.contract.kernel_args import Of
 from inferir.ir.contract.split_kv import ITEM_WIDTH
 from inferir.ir.weight_blocks import BLOCK
 
-CALLS = 4 // LINES_AHEAD
+CALLS = 4 // PREFETCH_LINES
 """Calls of micro-kernels over all of K that prefetch a whole block: a step of it has four lines."""
 
 MOST_BLOCKS = 32  # of a sequence; longer ones are read by the attention itself, at the speed of memory
-CAPACITY = 256  # pieces of keys and values that a chunk asks for
+CAPACITY = 256  # pieces of keys and values that a task asks for
 
 
 @dataclass(frozen=True)
-class KvAhead:
+class KvPrefetch:
     """Sizes of what the next attention reads: bytes of a block's keys and values (all heads), tokens per block, row
     length of block tables. A product prefetches each `stride`-th block of a sequence, from `first` on."""
 
@@ -47,13 +47,13 @@ KV_ARGS = {
 KV_PARAMS = tuple(Param(name, "int32") for name in KV_ARGS)
 
 
-def list_bytes(steps: int, kv: KvAhead | None) -> int:
+def list_bytes(steps: int, kv: KvPrefetch | None) -> int:
     """Scratch memory for the lists of a product of `steps` K steps."""
     return 8 * (-(-steps // PIECE_STEPS) + (CAPACITY if kv else 0))
 
 
-def find_pieces(w: Writer, kv: KvAhead, at: int, *, chunks: str, calls: str, steps: int) -> None:
-    """Write addresses of keys and values to scratch memory from float `at`: this chunk's share, of `chunks`, of what a
+def find_pieces(w: Writer, kv: KvPrefetch, at: int, *, tasks: str, calls: str, steps: int) -> None:
+    """Write addresses of keys and values to scratch memory from float `at`: this task's share, of `tasks`, of what a
     step of single tokens will read. Other steps find nothing.
 
     Binds `found`, how many there are, and how calls of micro-kernels share them, `calls` in a panel: `others` calls ask
@@ -68,8 +68,8 @@ def find_pieces(w: Writer, kv: KvAhead, at: int, *, chunks: str, calls: str, ste
     with w.block("if n_a == n_t:"):
         for name in sizes:
             w.line(f"{name}_at: T.let[T.int64] = {sync('inf_addr', f'T.address_of({name}_b[0])')}")
-        w.line(f"from_item: T.let[T.int32] = T.truncdiv(chunk * n_a, {chunks})")
-        w.line(f"to_item: T.let[T.int32] = T.truncdiv((chunk + 1) * n_a, {chunks})")
+        w.line(f"from_item: T.let[T.int32] = T.truncdiv(task * n_a, {tasks})")
+        w.line(f"to_item: T.let[T.int32] = T.truncdiv((task + 1) * n_a, {tasks})")
         with w.block("for item in T.serial(from_item, to_item):"):
             w.line(f"table: T.let[T.int32] = next_items_b[item * {ITEM_WIDTH}] * {kv.max_blocks}")
             last = f"T.truncdiv(next_items_b[item * {ITEM_WIDTH} + 3], {kv.block_size})"
@@ -101,7 +101,7 @@ def write_list(
     next. kv_at: place of the pieces that `find_pieces` has found.
     """
     entries = -(-steps // PIECE_STEPS)
-    share = f"T.truncmod({number}, {CALLS}) * {LINES_AHEAD * 16 * steps}"
+    share = f"T.truncmod({number}, {CALLS}) * {PREFETCH_LINES * 16 * steps}"
     first = sync("inf_addr", f"T.address_of({weights}[T.cast({block}, 'int64') * {steps * BLOCK} + {share}])")
     w.line(f"begin: T.let[T.int64] = {first}")
     step = f"T.cast(j * {PIECE}, 'int64')"

@@ -5,7 +5,7 @@ Every format has blocks of 64 output columns with K in order (`inferir.ir.weight
 a thousand. With `interleave` 2 the N outputs are two halves (gate and up) and a block holds 16 columns of each in turn,
 twice.
 
-A chunk is a group of blocks times a panel of rows; within it each block meets the panel's row tiles while it lies in
+A task is a group of blocks times a panel of rows; within it each block meets the panel's row tiles while it lies in
 the cache. Row tiles are split evenly, so 7 rows are 4 + 3 rather than 6 + 1. Accumulators of a tile go to the thread's
 scratch memory (64 floats per row, next to nothing beside K), and the epilogue reads them there, once per row and run of
 columns: it is emitted once per kernel, not per tile shape, and narrow column tails need no masks.
@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from inferir.codegen.tunables import Product
-from inferir.codegen.tvm.kernels.kv_prefetch import KV_PARAMS, KvAhead, find_pieces, list_bytes, write_list
+from inferir.codegen.tvm.kernels.kv_prefetch import KV_PARAMS, KvPrefetch, find_pieces, list_bytes, write_list
 from inferir.codegen.tvm.kernels.microkernel import MicroKernel, micro_kernel, tile_function
 from inferir.codegen.tvm.llvm.llvm_lib import sync
 from inferir.codegen.tvm.source import (
-    ChunkKernel,
     Param,
     PrivateFunction,
     Stream,
+    TaskKernel,
     Writer,
     entry,
     function,
@@ -58,7 +58,7 @@ the flat buffer `p_b`. Every name it binds must be unique within one call only.
 
 @dataclass(frozen=True)
 class MatmulTile:
-    """rows: most rows of a register tile; panel: rows per chunk; blocks: blocks of 64 columns per chunk."""
+    """rows: most rows of a register tile; panel: rows per task; blocks: blocks of 64 columns per task."""
 
     rows: int
     panel: int
@@ -79,9 +79,9 @@ class Lists:
     kv_at: int | None = None
 
 
-CHUNK_BYTES = 128 * 1024  # of weights, when few rows make a chunk memory-bound
-_CHUNK_MADDS = 2_500_000  # multiply-adds of a compute-bound chunk: about 20 microseconds
-CHUNKS = 32  # chunks an operation should have, so that a few threads share it evenly
+TASK_BYTES = 128 * 1024  # of weights, when few rows make a task memory-bound
+_TASK_MADDS = 2_500_000  # multiply-adds of a compute-bound task: about 20 microseconds
+TASKS = 32  # tasks an operation should have, so that a few threads share it evenly
 
 
 def micro_of(product: Product) -> MicroKernel:
@@ -90,18 +90,18 @@ def micro_of(product: Product) -> MicroKernel:
 
 
 def choose_tile(product: Product, features: frozenset[str]) -> MatmulTile:
-    """Tile and chunk sizes: chunks of some microseconds, and enough of them to share."""
+    """Tile and task sizes: tasks of some microseconds, and enough of them to share."""
     micro, k, max_rows = micro_of(product), product.k, product.most
     rows = micro.tall_rows(features)
     blocks = -(-product.n // BLOCK)
     if max_rows <= micro.reread_rows(features):
         rows, panel = min(rows, max_rows), max_rows
     else:
-        wanted = max(rows * 8, _CHUNK_MADDS // (BLOCK * k))
-        shared = max_rows // -(-CHUNKS // blocks)
+        wanted = max(rows * 8, _TASK_MADDS // (BLOCK * k))
+        shared = max_rows // -(-TASKS // blocks)
         panel = max(rows * 4, -(-min(wanted, shared) // rows) * rows)
-    light = min(CHUNK_BYTES // micro.block_bytes(k), _CHUNK_MADDS // (BLOCK * k * panel))
-    return MatmulTile(rows, panel, max(1, min(light, blocks // CHUNKS)))
+    light = min(TASK_BYTES // micro.block_bytes(k), _TASK_MADDS // (BLOCK * k * panel))
+    return MatmulTile(rows, panel, max(1, min(light, blocks // TASKS)))
 
 
 def matmul_kernel(
@@ -113,8 +113,8 @@ def matmul_kernel(
     epilogue: Epilogue,
     extra: Sequence[Param],
     rows_symbol: str = "n_t",
-    kv: KvAhead | None = None,
-) -> ChunkKernel:
+    kv: KvPrefetch | None = None,
+) -> TaskKernel:
     """A matmul with parameters `x`, the stored tensors of the weight, then `extra`.
 
     rows_symbol: the count that is the number of rows. `features` are LLVM feature names. kv: what a tile prefetches
@@ -135,12 +135,12 @@ def matmul_kernel(
     w = Writer()
     w.lines(_epilogue_function(name, n, interleave, epilogue, extra).splitlines())
     with entry(w, name, params, {p.upper(): p for p in ("x", *(p.name for p in stored), "scratch")}):
-        _read_chunk(w, tile, rows_symbol)
+        _read_task(w, tile, rows_symbol)
         list_at = tile.rows * BLOCK
         kv_at = list_at + list_bytes(steps, None) // 4
         if kv:
-            chunks, calls = f"(panels * {-(-blocks // tile.blocks)})", f"tiles * {4 // vectors[tile.rows]}"
-            find_pieces(w, kv, kv_at, chunks=chunks, calls=calls, steps=steps)
+            tasks, calls = f"(panels * {-(-blocks // tile.blocks)})", f"tiles * {4 // vectors[tile.rows]}"
+            find_pieces(w, kv, kv_at, tasks=tasks, calls=calls, steps=steps)
         count = str(tile.blocks) if blocks % tile.blocks == 0 else f"T.min({tile.blocks}, {blocks} - first_block)"
         with w.block(f"for i in range({count}):"), w.block("for t in range(tiles):"):
             w.line("block: T.let[T.int32] = first_block + i")
@@ -159,9 +159,9 @@ def matmul_kernel(
             w.line(f"T.evaluate(Mod.{name}_out({pointers}scratch, row, height, block))")
     panels = f"T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel})"
     stream = Stream(1, tile.blocks * micro.parts[0].elements(steps) * micro.parts[0].itemsize, panels)
-    chunks = f"{panels} * {-(-blocks // tile.blocks)}"
+    tasks = f"{panels} * {-(-blocks // tile.blocks)}"
     scratch, functions = tile.rows * BLOCK * 4 + list_bytes(steps, kv), tuple(shared.values())
-    return ChunkKernel(name, params, w.text(), chunks, scratch, functions, stream, upward=not ahead)
+    return TaskKernel(name, params, w.text(), tasks, scratch, functions, stream, upward=not ahead)
 
 
 def call_tile(
@@ -200,11 +200,11 @@ def call_tile(
         w.line(f"T.evaluate(Mod.{function.name}({', '.join(args)}))")
 
 
-def _read_chunk(w: Writer, tile: MatmulTile, rows_symbol: str) -> None:
-    """From the chunk number to its first block and rows, and how the rows are split into tiles."""
+def _read_task(w: Writer, tile: MatmulTile, rows_symbol: str) -> None:
+    """From the task number to its first block and rows, and how the rows are split into tiles."""
     w.line(f"panels: T.let[T.int32] = T.truncdiv({rows_symbol} + {tile.panel - 1}, {tile.panel})")
-    w.line(f"first_block: T.let[T.int32] = T.truncdiv(chunk, panels) * {tile.blocks}")
-    w.line("panel: T.let[T.int32] = T.truncmod(chunk, panels)")
+    w.line(f"first_block: T.let[T.int32] = T.truncdiv(task, panels) * {tile.blocks}")
+    w.line("panel: T.let[T.int32] = T.truncmod(task, panels)")
     w.line(f"small: T.let[T.int32] = T.truncdiv({rows_symbol}, panels)")
     w.line(f"more: T.let[T.int32] = {rows_symbol} - small * panels")
     w.line("first_row: T.let[T.int32] = panel * small + T.min(panel, more)")

@@ -10,7 +10,7 @@ that store several tensors have several parameters in the place of `w`. One loop
 size, so a row's result does not depend on which variant computed it.
 
 `NAME_ahead` has one more parameter after `acc`, the address of an int64 array `ahead` of addresses, one for every
-`PIECE_STEPS` steps, and prefetches `LINES_AHEAD` cache lines there per step: what the same thread needs next, on its
+`PIECE_STEPS` steps, and prefetches `PREFETCH_LINES` cache lines there per step: what the same thread needs next, on its
 way from memory while these are multiplied (`kv_prefetch.py`). It also prefetches what lies behind its rows of x, which
 are those of the next tile, a line per step: they may have been written by another core, and K is read in order from so
 many rows at once that the processor sees no streams.
@@ -32,11 +32,11 @@ from inferir.ir.errors import CodegenError
 from inferir.ir.plugin_registry import PluginRegistry
 from inferir.ir.weight_blocks import BLOCK
 
-LINES_AHEAD = 2
+PREFETCH_LINES = 2
 """Lines that a tile prefetches per step: two tiles prefetch all of a block."""
 
 PIECE_STEPS = 16
-PIECE = PIECE_STEPS * LINES_AHEAD * 64
+PIECE = PIECE_STEPS * PREFETCH_LINES * 64
 """Bytes behind each address of what a tile prefetches, asked for in so many steps."""
 
 STEP_BYTES = 4 * BLOCK
@@ -192,9 +192,9 @@ def _load(w: Writer, micro: MicroKernel, v: int) -> None:
 
 def _prefetch(w: Writer, rows: int) -> None:
     """Ask for a step's share of what comes next."""
-    within = f"T.cast(T.bitwise_and(k, {PIECE_STEPS - 1}) * {64 * LINES_AHEAD}, 'int64')"
+    within = f"T.cast(T.bitwise_and(k, {PIECE_STEPS - 1}) * {64 * PREFETCH_LINES}, 'int64')"
     w.line(f"piece: T.let[T.int64] = AHEAD[T.shift_right(k, {PIECE_STEPS.bit_length() - 1})] + {within}")
-    for line in range(LINES_AHEAD):
+    for line in range(PREFETCH_LINES):
         address = sync("inf_ptr", f"piece + T.int64({64 * line})")
         w.line(f"T.evaluate({sync('inf_prefetch_read', address)})")
     address = f"T.address_of(X[x_stride * {rows} + k * 16])"  # 16 words of 4 bytes: a line

@@ -1,6 +1,6 @@
 """The row-wise anchor: a body of elementwise ops, casts, row reductions, views, gathers and cache writes.
 
-The rows of a chunk are computed one after another. For a row, the body's *roots* (reductions and outputs) are computed
+The rows of a task are computed one after another. For a row, the body's *roots* (reductions and outputs) are computed
 in levels: a root's level is one more than that of the reductions it depends on. Roots of one level that sweep the same
 shape share a sweep and its common subexpressions; everything elementwise is recomputed where it is needed, unless it is
 an output of an earlier level, which is then loaded.
@@ -19,16 +19,16 @@ from inferir.codegen.tvm.kernels.sample_tokens import scratch_bytes, write_draw
 from inferir.codegen.tvm.kernels.sweep import Reduction, RowSweeps, Shape
 from inferir.codegen.tvm.regions import LoweredRegion, RegionContext
 from inferir.codegen.tvm.scalar import MEMORY, OPS
-from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel, Param, Writer, entry
+from inferir.codegen.tvm.source import COUNT_NAMES, Param, TaskKernel, Writer, entry
 from inferir.ir.contract.kernel_args import Operand, Result
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dims import Dim, dim_str
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph, Value
 
-ELEMENTS_PER_CHUNK = 16 * 1024
-LEAST_ELEMENTS = 512  # fewer take less time than handing out the chunk
-CHUNKS = 8  # chunks that an operation over the most rows of its bucket should have, so that a few threads share it
+ELEMENTS_PER_TASK = 16 * 1024
+LEAST_ELEMENTS = 512  # fewer take less time than handing out the task
+TASKS = 8  # tasks that an operation over the most rows of its bucket should have, so that a few threads share it
 
 
 def lower(body: Graph, context: RegionContext) -> LoweredRegion:
@@ -40,10 +40,10 @@ def lower(body: Graph, context: RegionContext) -> LoweredRegion:
     return LoweredRegion((kernel,), (*map(Operand, range(len(body.inputs))), *map(Result, results)))
 
 
-def rowwise_kernel(name: str, body: Graph, most_rows: int = ELEMENTS_PER_CHUNK) -> ChunkKernel:
+def rowwise_kernel(name: str, body: Graph, most_rows: int = ELEMENTS_PER_TASK) -> TaskKernel:
     """Lower a row-wise body; parameters are its inputs in order, then the outputs that are not caches written in place.
 
-    `most_rows` is the most rows a step may have; chunks are sized by it. Raises `CodegenError` naming the op that has
+    `most_rows` is the most rows a step may have; tasks are sized by it. Raises `CodegenError` naming the op that has
     no form here.
     """
     body = decompose(body, OPS)
@@ -109,8 +109,8 @@ class _RowKernel:
 
     # --- writing ---
 
-    def lower(self) -> ChunkKernel:
-        rows = self._rows_per_chunk()
+    def lower(self) -> TaskKernel:
+        rows = self._rows_per_task()
         count = count_name(self.row)
         inner = Writer()
         self._rows(inner)
@@ -119,17 +119,17 @@ class _RowKernel:
         with entry(out, self.name, self.params, buffers, noalias=True):
             for reduction in self.reductions.values():
                 reduction.declare(out)
-            head = f"for r_ in range(T.min({rows}, {count} - chunk * {rows})):" if rows > 1 else "for r_ in range(1):"
+            head = f"for r_ in range(T.min({rows}, {count} - task * {rows})):" if rows > 1 else "for r_ in range(1):"
             with out.block(head):
-                out.line(f"row: T.let[T.int32] = chunk * {rows} + r_")
+                out.line(f"row: T.let[T.int32] = task * {rows} + r_")
                 out.lines(inner.text().splitlines())
-        chunks = f"({count} + {rows - 1}) // {rows}" if rows > 1 else count
+        tasks = f"({count} + {rows - 1}) // {rows}" if rows > 1 else count
         scratch = max([0, *(scratch_bytes(r.value.node) for r in self.roots if r.value.op == "sample.draw")])
-        return ChunkKernel(self.name, tuple(self.params), out.text(), chunks, scratch)
+        return TaskKernel(self.name, tuple(self.params), out.text(), tasks, scratch)
 
-    def _rows_per_chunk(self) -> int:
+    def _rows_per_task(self) -> int:
         widest = max(math.prod(shapes[0]) for shapes in self.shapes.values())
-        return max(1, min(ELEMENTS_PER_CHUNK // widest, max(self.most_rows // CHUNKS, LEAST_ELEMENTS // widest)))
+        return max(1, min(ELEMENTS_PER_TASK // widest, max(self.most_rows // TASKS, LEAST_ELEMENTS // widest)))
 
     def _rows(self, out: Writer) -> None:
         sweeps = RowSweeps(self.row, self.memory, self.reductions)

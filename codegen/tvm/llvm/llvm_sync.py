@@ -40,9 +40,9 @@ _function(
 _function(
     "i32",
     "inf_call",
-    "i64 %f, ptr %row, i32 %first, i32 %chunks, ptr %counts, ptr %scratch",
+    "i64 %f, ptr %row, i32 %first, i32 %tasks, ptr %counts, ptr %scratch",
     "%p = inttoptr i64 %f to ptr",
-    "%r = call i32 %p(ptr %row, i32 %first, i32 %chunks, ptr %counts, ptr %scratch)",
+    "%r = call i32 %p(ptr %row, i32 %first, i32 %tasks, ptr %counts, ptr %scratch)",
 )
 
 _CYCLES = "declare i64 @llvm.readcyclecounter()"

@@ -1,6 +1,6 @@
 """Worker threads of the step programs.
 
-A worker is a Python thread that spends its life inside generated code: it claims chunks of the running operation,
+A worker is a Python thread that spends its life inside generated code: it claims tasks of the running operation,
 spins for a moment when there is none, then sleeps until the next is published. One pool serves the programs of all
 buckets.
 """

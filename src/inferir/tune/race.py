@@ -41,7 +41,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RaceResult:
     """The kernel to use: 0, the default, unless another one beat it twice. Samples are those of the last race."""
 
     winner: int
@@ -49,17 +49,17 @@ class Verdict:
     best: Samples
 
 
-def race(entrants: Sequence[int], rounds: int, measure: Measure) -> dict[int, Samples]:
-    """Measure every entrant once per round; each round starts with another one."""
-    taken: dict[int, list[float]] = {i: [] for i in entrants}
+def race(candidates: Sequence[int], rounds: int, measure: Measure) -> dict[int, Samples]:
+    """Measure every candidate once per round; each round starts with another one."""
+    taken: dict[int, list[float]] = {i: [] for i in candidates}
     for turn in range(rounds):
-        first = turn % len(entrants)
-        for i in (*entrants[first:], *entrants[:first]):
+        first = turn % len(candidates)
+        for i in (*candidates[first:], *candidates[:first]):
             taken[i].append(measure(i))
     return {i: Samples(tuple(seconds)) for i, seconds in taken.items()}
 
 
-def decide(count: int, rounds: int, measure: Measure) -> Verdict:
+def decide(count: int, rounds: int, measure: Measure) -> RaceResult:
     """Find the fastest of `count` kernels, of which number 0 is the default.
 
     A short race of all leaves the default and the `FINALISTS` best; they run `rounds` rounds. The fastest must beat the
@@ -70,6 +70,6 @@ def decide(count: int, rounds: int, measure: Measure) -> Verdict:
     final = race([0, *others], rounds, measure)
     best = min(final, key=lambda i: final[i].median)
     if not final[best].beats(final[0]):
-        return Verdict(0, final[0], final[0])
+        return RaceResult(0, final[0], final[0])
     again = race([0, best], rounds, measure)
-    return Verdict(best if again[best].beats(again[0]) else 0, again[0], again[best])
+    return RaceResult(best if again[best].beats(again[0]) else 0, again[0], again[best])

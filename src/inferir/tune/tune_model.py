@@ -29,9 +29,9 @@ from inferir.ir.errors import InferirError, TargetError, TuningError
 from inferir.ir.graph.graph import Node
 from inferir.runtime.machine import thread_count
 from inferir.tune.kernel_host import KernelHost, Weights, weight_bytes
-from inferir.tune.race import LEAST_ROUNDS, Verdict, decide
+from inferir.tune.race import LEAST_ROUNDS, RaceResult, decide
 
-Judge = Callable[[Race, bytes], Verdict]
+Judge = Callable[[Race, bytes], RaceResult]
 """Races the kernels of a library; tests give one that needs no clock."""
 
 
@@ -190,7 +190,7 @@ class _Runner:
                 self._keep(job, race, (judge or self._judge)(race, library))
                 self._say("measure", len(self._report.measured), len(todo))
 
-    def _judge(self, race: Race, library: bytes) -> Verdict:
+    def _judge(self, race: Race, library: bytes) -> RaceResult:
         nbytes = Weights.size(weight_bytes(race))
         if self._weights is None or len(self._weights.memory) < nbytes:
             self._weights = None  # give the smaller memory back first
@@ -198,15 +198,15 @@ class _Runner:
         with KernelHost(race, library, self._weights, self._report.threads) as host:
             return decide(len(race.choices), self._how.rounds, host.measure)
 
-    def _keep(self, job: _Job, race: Race, verdict: Verdict) -> None:
-        """Record a verdict, in the file as well."""
+    def _keep(self, job: _Job, race: Race, result: RaceResult) -> None:
+        """Record a result, in the file as well."""
         record = TuningRecord(
             key=job.key,
             default=self._tuning.record(race.choices[0]),
-            tile=self._tuning.record(race.choices[verdict.winner]) if verdict.winner else None,
-            default_seconds=verdict.default.median,
-            seconds=(verdict.best if verdict.winner else verdict.default).median,
-            spread=max(verdict.default.spread, verdict.best.spread),
+            tile=self._tuning.record(race.choices[result.winner]) if result.winner else None,
+            default_seconds=result.default.median,
+            seconds=(result.best if result.winner else result.default).median,
+            spread=max(result.default.spread, result.best.spread),
             candidates=len(race.choices),
             rounds=self._how.rounds,
         )

@@ -13,7 +13,7 @@ from row_cases import Case
 from inferir.codegen.tvm.build.build_module import build_module
 from inferir.codegen.tvm.driver import step_driver as pool
 from inferir.codegen.tvm.kernels.rowwise_region import rowwise_kernel
-from inferir.codegen.tvm.source import COUNT_NAMES, ChunkKernel
+from inferir.codegen.tvm.source import COUNT_NAMES, TaskKernel
 from inferir.ir.contract import abi
 from inferir.ir.contract.target import TARGETS, Target, host_features, missing_features
 from inferir.ir.graph.interpreter import run_body
@@ -71,7 +71,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Target], ct
 class StepRunner:
     """Builds kernels into one module and runs steps on numpy arrays, with worker threads: a host side for tests."""
 
-    def __init__(self, kernels: Sequence[ChunkKernel], library: ctypes.CDLL, workers: int, spin: int = 200) -> None:
+    def __init__(self, kernels: Sequence[TaskKernel], library: ctypes.CDLL, workers: int, spin: int = 200) -> None:
         self._library = library
         self._words = pool.row_words(kernels)
         size = pool.scratch_bytes(kernels)
@@ -106,16 +106,16 @@ class StepRunner:
         pointers = [ctypes.c_void_p(a.ctypes.data) for a in (table, self.ctrl, self._counts)]
         self._library.inferir_step(pointers[0], len(table), self._words, pointers[1], pointers[2])
 
-    def shared_chunks(self, table: np.ndarray, **counts: int) -> int:
-        """Run a step of one operation and return the number of chunks that the driver had. There must be workers."""
+    def shared_tasks(self, table: np.ndarray, **counts: int) -> int:
+        """Run a step of one operation and return the number of tasks that the driver had. There must be workers."""
         self.ctrl[abi.DONE] = 0
         self.step(table, **counts)
-        return max(1, int(self.ctrl[abi.DONE]))  # a single chunk makes no ticket
+        return max(1, int(self.ctrl[abi.DONE]))  # a single task makes no ticket
 
-    def run_chunk(self, table: np.ndarray, chunk: int) -> None:
-        """Run one chunk of the first operation alone, with the counts of the last step."""
+    def run_task(self, table: np.ndarray, task: int) -> None:
+        """Run one task of the first operation alone, with the counts of the last step."""
         row, counts, scratch = (ctypes.c_void_p(a.ctypes.data) for a in (table, self._counts, self._scratch))
-        self._library.inferir_dispatch(row, ctypes.c_int32(chunk), ctypes.c_int32(1), counts, scratch)
+        self._library.inferir_dispatch(row, ctypes.c_int32(task), ctypes.c_int32(1), counts, scratch)
 
     def close(self) -> None:
         self._library.inferir_stop(ctypes.c_void_p(self.ctrl.ctypes.data))
@@ -129,7 +129,7 @@ def runner(load: Callable[[str, Target], ctypes.CDLL]) -> Iterator[Callable[...,
     """`runner(kernels, target, workers=0)`: kernels built into a module, ready to run; workers stop at the end."""
     opened: list[StepRunner] = []
 
-    def open_runner(kernels: Sequence[ChunkKernel], target: Target, workers: int = 0, **options: int) -> StepRunner:
+    def open_runner(kernels: Sequence[TaskKernel], target: Target, workers: int = 0, **options: int) -> StepRunner:
         opened.append(StepRunner(kernels, load(pool.bucket_module_source(kernels), target), workers, **options))
         return opened[-1]
 

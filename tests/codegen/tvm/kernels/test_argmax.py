@@ -145,7 +145,7 @@ def test_a_row_does_not_depend_on_others(host: Target, chooser: Callable) -> Non
     assert [alone.tokens(x[i : i + 1].contiguous())[0] for i in range(40)] == together
 
 
-def test_no_rows_make_no_chunks(host: Target, chooser: Callable) -> None:
+def test_no_rows_make_no_tasks(host: Target, chooser: Callable) -> None:
     _, w = _like_a_model(1, 200, 64, "bf16")
     choose = chooser(w, 4, host)
     before = choose._space.copy()

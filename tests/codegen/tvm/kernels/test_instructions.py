@@ -17,7 +17,7 @@ from inferir.codegen.tvm.kernels.argmax_region import argmax_kernels
 from inferir.codegen.tvm.kernels.attention import attention_kernels
 from inferir.codegen.tvm.kernels.matmul import MatmulTile, choose_tile, matmul_kernel
 from inferir.codegen.tvm.kernels.microkernel import micro_kernel
-from inferir.codegen.tvm.source import ChunkKernel
+from inferir.codegen.tvm.source import TaskKernel
 from inferir.ir.contract.kv_reads import FullAttention
 from inferir.ir.contract.target import Target
 
@@ -40,7 +40,7 @@ def _loops(assembly: str) -> list[list[str]]:
     return found
 
 
-def _hot(kernel: ChunkKernel, target: str, instruction: str) -> list[list[str]]:
+def _hot(kernel: TaskKernel, target: str, instruction: str) -> list[list[str]]:
     module = compile_object(bucket_module_source([kernel]), Target.named(target))
     return [b for b in _loops(module.inspect_source("asm")) if any(instruction in line for line in b)]
 
@@ -51,7 +51,7 @@ def _spills(block: list[str]) -> list[str]:
 
 
 @cache
-def _matmul(target: str, dtype: str, rows: int) -> ChunkKernel:
+def _matmul(target: str, dtype: str, rows: int) -> TaskKernel:
     epilogue, extra = store_epilogue("f32", 256)
     features = frozenset(Target.named(target).features)
     tile = MatmulTile(rows, rows, 1)
@@ -118,7 +118,7 @@ def test_the_prefilter_multiplies_bytes_in_registers(rows: int, tiles: set[int])
 
 
 @cache
-def _attention() -> ChunkKernel:
+def _attention() -> TaskKernel:
     attend, _ = attention_kernels(
         "attention",
         heads=9,

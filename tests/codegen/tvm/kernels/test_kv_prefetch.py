@@ -10,7 +10,7 @@ import pytest
 from store_epilogue import store_epilogue
 
 from inferir.codegen.tunables import Product
-from inferir.codegen.tvm.kernels.kv_prefetch import CAPACITY, MOST_BLOCKS, PIECE, PIECE_STEPS, KvAhead
+from inferir.codegen.tvm.kernels.kv_prefetch import CAPACITY, MOST_BLOCKS, PIECE, PIECE_STEPS, KvPrefetch
 from inferir.codegen.tvm.kernels.matmul import MatmulTile, matmul_kernel
 from inferir.codegen.tvm.prefetch_plan import SHARING, key_value_shares
 from inferir.ir.contract.split_kv import ITEM_WIDTH
@@ -25,7 +25,7 @@ KEYS, VALUES, BLOCK_TOKENS, MOST = 3 * PIECE, PIECE + 64, 16, 64
 
 @pytest.fixture
 def asked(host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray]) -> Callable[..., Any]:
-    """Runs a product chunk by chunk; (result, pieces of keys and values that each chunk found) for a share."""
+    """Runs a product task by task; (result, pieces of keys and values that each task found) for a share."""
     rng = np.random.default_rng(0)
     x, w = (aligned(rng.integers(0, 1 << 14, n).astype(np.int32) << 16) for n in (ROWS * K // 2, N * K // 2))
     tables = aligned(rng.permutation(ROWS * MOST).astype(np.int32))
@@ -37,7 +37,7 @@ def asked(host: Target, runner: Callable[..., Any], aligned: Callable[..., np.nd
     first = -room.ctypes.data % 64
     caches = [room[first + i * span :][:256].view(np.int32) for i in range(2)]
 
-    def run(kv: KvAhead | None, n_a: int) -> tuple[np.ndarray, list[list[int]], set[int]]:
+    def run(kv: KvPrefetch | None, n_a: int) -> tuple[np.ndarray, list[list[int]], set[int]]:
         epilogue, extra = store_epilogue("f32", N)
         features = frozenset(host.features)
         kernel = matmul_kernel(
@@ -46,13 +46,13 @@ def asked(host: Target, runner: Callable[..., Any], aligned: Callable[..., np.nd
         step = runner([kernel], host, 1)
         out = aligned(np.zeros((ROWS, N), np.float32))
         table = step.table([(0, [x, w, out, *((*caches, tables, items) if kv else ())])])
-        chunks = step.shared_chunks(table, n_t=ROWS, n_a=n_a)
+        tasks = step.shared_tasks(table, n_t=ROWS, n_a=n_a)
         found = []
         at = TILE.rows * BLOCK * 4 + 8 * -(-K // 2 // PIECE_STEPS)
         pieces = step._scratch[at : at + 8 * CAPACITY].view(np.int64) if kv else np.zeros(0, np.int64)
-        for chunk in range(chunks):
+        for task in range(tasks):
             pieces[:] = 0
-            step.run_chunk(table, chunk)
+            step.run_task(table, task)
             found.append(pieces[pieces != 0].tolist())
         wanted = set()
         if kv:
@@ -68,21 +68,21 @@ def asked(host: Target, runner: Callable[..., Any], aligned: Callable[..., np.nd
 
 
 @pytest.mark.parametrize(("first", "stride"), [(0, 1), (0, 2), (3, 4)])
-def test_chunks_ask_for_all_that_the_next_attention_reads(asked: Callable[..., Any], first: int, stride: int) -> None:
-    """Each piece by one chunk, sequences in the order of chunks, and the product as without it."""
+def test_tasks_ask_for_all_that_the_next_attention_reads(asked: Callable[..., Any], first: int, stride: int) -> None:
+    """Each piece by one task, sequences in the order of tasks, and the product as without it."""
     plain, none, _ = asked(None, ROWS)
     assert not any(none)
-    out, found, wanted = asked(KvAhead(KEYS, VALUES, BLOCK_TOKENS, MOST, first, stride), ROWS)
+    out, found, wanted = asked(KvPrefetch(KEYS, VALUES, BLOCK_TOKENS, MOST, first, stride), ROWS)
     assert sorted(p for pieces in found for p in pieces) == sorted(wanted)
     assert all(len(pieces) < CAPACITY for pieces in found)
     np.testing.assert_array_equal(out, plain)
 
 
-def test_a_chunk_asks_for_no_more_than_its_list_holds(
+def test_a_task_asks_for_no_more_than_its_list_holds(
     asked: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("inferir.codegen.tvm.kernels.kv_prefetch.CAPACITY", 12)
-    out, found, wanted = asked(KvAhead(KEYS, VALUES, BLOCK_TOKENS, MOST), ROWS)
+    out, found, wanted = asked(KvPrefetch(KEYS, VALUES, BLOCK_TOKENS, MOST), ROWS)
     assert max(len(pieces) for pieces in found) == 10  # blocks have five pieces
     assert {p for pieces in found for p in pieces} < wanted
     np.testing.assert_array_equal(out, asked(None, ROWS)[0])
@@ -90,7 +90,7 @@ def test_a_chunk_asks_for_no_more_than_its_list_holds(
 
 @pytest.mark.parametrize("n_a", [ROWS - 1, 1])
 def test_steps_with_prompts_ask_for_nothing(asked: Callable[..., Any], n_a: int) -> None:
-    _, found, _ = asked(KvAhead(KEYS, VALUES, BLOCK_TOKENS, MOST), n_a)
+    _, found, _ = asked(KvPrefetch(KEYS, VALUES, BLOCK_TOKENS, MOST), n_a)
     assert found
     assert not any(found)
 
@@ -99,7 +99,7 @@ def test_steps_with_prompts_ask_for_nothing(asked: Callable[..., Any], n_a: int)
 def test_products_share_the_blocks(count: int) -> None:
     """Every block is asked for by one product, and the largest asks for most."""
     sizes = {f"p{i}": (i + 1) * 64 for i in range(count)}
-    shares = key_value_shares(sizes, KvAhead(KEYS, VALUES, BLOCK_TOKENS, MOST))
+    shares = key_value_shares(sizes, KvPrefetch(KEYS, VALUES, BLOCK_TOKENS, MOST))
     assert len(shares) == min(count, SHARING)
     blocks = {name: set(range(MOST)[kv.first :: kv.stride]) for name, kv in shares.items()}
     assert sorted(b for mine in blocks.values() for b in mine) == list(range(MOST))

@@ -1,4 +1,4 @@
-"""Matmul kernels against float64 products, for every target, and their independence of tiles and chunks."""
+"""Matmul kernels against float64 products, for every target, and their independence of tiles and tasks."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -160,7 +160,7 @@ def test_sizes_it_cannot_take_name_the_kernel(host: Target) -> None:
         matmul_kernel("layer0", Product(16, 65, "bf16", 2, 1, 1), **options)  # type: ignore[arg-type]
 
 
-def test_chunk_sizes() -> None:
+def test_task_sizes() -> None:
     features = frozenset(Target.named("x86-64-v4+bf16+vnni").features)
     small = choose_tile(Product(576, 49152, "bf16", 1, 1, 8), features)
     assert (small.rows, small.panel) == (6, 8)  # two tiles meet a block while it lies in the cache

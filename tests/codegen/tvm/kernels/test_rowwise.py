@@ -7,7 +7,7 @@ import torch
 from row_cases import Case, case_of, check
 from row_suite import test_a_body_computes_what_the_reference_does, test_every_elementwise_op_is_in_a_body
 
-from inferir.codegen.tvm.kernels.rowwise_region import ELEMENTS_PER_CHUNK, rowwise_kernel
+from inferir.codegen.tvm.kernels.rowwise_region import ELEMENTS_PER_TASK, rowwise_kernel
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dims import NB, T
@@ -76,11 +76,11 @@ def test_what_has_no_row_form_is_refused_by_name(body: Graph, message: str) -> N
         rowwise_kernel("k", body)
 
 
-def test_a_small_bucket_is_cut_into_enough_chunks_to_share() -> None:
+def test_a_small_bucket_is_cut_into_enough_tasks_to_share() -> None:
     body = case_of("rms_norm", DType.BF16).body
-    assert rowwise_kernel("norm", body, 16).chunks == "(n_t + 1) // 2"
-    assert rowwise_kernel("norm", body, 1).chunks == "n_t"
-    assert rowwise_kernel("norm", body, 2048).chunks == f"(n_t + 27) // {ELEMENTS_PER_CHUNK // 576}"
+    assert rowwise_kernel("norm", body, 16).tasks == "(n_t + 1) // 2"
+    assert rowwise_kernel("norm", body, 1).tasks == "n_t"
+    assert rowwise_kernel("norm", body, 2048).tasks == f"(n_t + 27) // {ELEMENTS_PER_TASK // 576}"
 
 
 def test_only_cache_writes_ask_for_lines_ahead() -> None:

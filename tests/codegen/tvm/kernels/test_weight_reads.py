@@ -1,6 +1,6 @@
-"""Few rows make a product memory-bound: each of its chunks then reads blocks of the weight that no other chunk reads.
+"""Few rows make a product memory-bound: each of its tasks then reads blocks of the weight that no other task reads.
 
-Chunks are run one at a time, on a weight whose blocks can be told apart by the results.
+Tasks are run one at a time, on a weight whose blocks can be told apart by the results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def gated(dtype: DType) -> tuple[Linear, Node]:
 
 
 def logits(dtype: DType) -> tuple[Linear, Node]:
-    """71 small blocks, the last of which is not full: chunks of two, and one of one."""
+    """71 small blocks, the last of which is not full: tasks of two, and one of one."""
     m = Linear(dtype, 64, 70 * 64 + 20, row=R)
     return m, m.region(m.b.op("tensor.cast", m.y, dtype=DType.F32))
 
@@ -59,7 +59,7 @@ def values(array: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", [gated, logits])
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F32], ids=lambda d: d.value)
-def test_each_block_of_a_weight_belongs_to_one_chunk(
+def test_each_block_of_a_weight_belongs_to_one_task(
     runner: Callable, aligned: Callable, host: Target, dtype: DType, kind: Callable
 ) -> None:
     m, region = kind(dtype)
@@ -75,25 +75,25 @@ def test_each_block_of_a_weight_belongs_to_one_chunk(
             block = np.arange(out.shape[1]) // (64 // m.interleave)
             want = 2.0 ** np.arange(rows)[:, None] * (block + 1)
             read = np.zeros(len(packed), int)
-            chunks, stream = step.shared_chunks(table, n_t=rows, n_r=rows), one.kernels[0].stream
+            tasks, stream = step.shared_tasks(table, n_t=rows, n_r=rows), one.kernels[0].stream
             assert stream is not None
             assert stream.param == 1
-            assert (chunks - 1) * stream.chunk_bytes < arrays[1].nbytes <= chunks * stream.chunk_bytes
-            for chunk in range(chunks):
+            assert (tasks - 1) * stream.task_bytes < arrays[1].nbytes <= tasks * stream.task_bytes
+            for task in range(tasks):
                 out.view(np.uint8)[...] = 0xFF  # NaN
-                step.run_chunk(table, chunk)
+                step.run_task(table, task)
                 got = values(out)
                 mine = np.unique(block[~np.isnan(got).all(axis=0)])
                 read[mine] += 1
-                # All rows of its blocks, so that no chunk has to read them again, and nothing else.
+                # All rows of its blocks, so that no task has to read them again, and nothing else.
                 np.testing.assert_array_equal(
-                    got, np.where(np.isin(block, mine), want, np.nan), f"{bucket.name}, {rows} rows, chunk {chunk}"
+                    got, np.where(np.isin(block, mine), want, np.nan), f"{bucket.name}, {rows} rows, task {task}"
                 )
-            np.testing.assert_array_equal(read, 1, f"chunks that read each block, {bucket.name}, {rows} rows")
+            np.testing.assert_array_equal(read, 1, f"tasks that read each block, {bucket.name}, {rows} rows")
 
 
 def test_panels_of_many_rows_share_blocks_in_turn(runner: Callable, aligned: Callable, host: Target) -> None:
-    """What is read ahead of a product of several panels: consecutive chunks begin with the same block."""
+    """What is read ahead of a product of several panels: consecutive tasks begin with the same block."""
     rows, m = 64, Linear(DType.BF16, 64, 9 * 64)
     many = default_buckets(rows)[-1]
     assert many not in MEMORY_BOUND
@@ -104,15 +104,15 @@ def test_panels_of_many_rows_share_blocks_in_turn(runner: Callable, aligned: Cal
     out = aligned(np.zeros((rows, 9 * 64), np.float32))
     arrays = in_order(one.args, [aligned(memory(t, DType.BF16)) for t in (x, packed)], [out])
     table = step.table([(0, arrays)])
-    chunks, stream = step.shared_chunks(table, n_t=rows), kernel.stream
+    tasks, stream = step.shared_tasks(table, n_t=rows), kernel.stream
     assert stream is not None
     readers = eval(stream.readers.replace("T.truncdiv", "divide"), {"divide": int.__floordiv__, "n_t": rows})
     assert readers > 1
-    for chunk in range(chunks):
+    for task in range(tasks):
         out[...] = np.nan
-        step.run_chunk(table, chunk)
+        step.run_task(table, task)
         first = np.flatnonzero(~np.isnan(out).all(axis=0))[0] // 64
-        assert first * packed[0].nbytes // 2 == chunk // readers * stream.chunk_bytes
+        assert first * packed[0].nbytes // 2 == task // readers * stream.task_bytes
 
 
 @pytest.mark.parametrize("target", [t for t in TARGETS.values() if t.kind == "cpu"], ids=lambda t: t.name)
