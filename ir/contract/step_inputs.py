@@ -22,7 +22,7 @@ class Writer(enum.Enum):
     BATCH = "the input batch, in every step"
     PARAMS = "the field of that name of a request's sampling parameters, when it gets a row"
     REQUEST = "the attribute of that name of a request, when it gets a row"
-    DRAW = "the sampling rows, in every step"
+    SAMPLE = "the sampling rows, in every step"
 
 
 @dataclass(frozen=True)
@@ -61,25 +61,25 @@ KV_INPUTS = (
 )
 """What a KV group has of its own; groups say under which names (`kv_groups.KVCacheGroup`)."""
 
-DRAW_INPUTS = (
+SAMPLE_INPUTS = (
     StepInput("temperature", DType.F32, ("R",), Writer.PARAMS, "0 takes the most likely token"),
     StepInput("top_k", DType.I32, ("R",), Writer.PARAMS, "how many of the largest are kept; all if not positive"),
     StepInput("top_p", DType.F32, ("R",), Writer.PARAMS, "share of the mass that is kept", neutral=1),
     StepInput("min_p", DType.F32, ("R",), Writer.PARAMS, "least likelihood, as a share of the largest"),
     StepInput("seed", DType.I32, ("R",), Writer.REQUEST, "what the noise is made of"),
-    StepInput("counter", DType.I32, ("R",), Writer.DRAW, "number of the token, for the noise"),
-    StepInput("masked", DType.I32, ("R",), Writer.DRAW, "whether `bitmask` says which tokens may be drawn"),
-    StepInput("bitmask", DType.I32, ("R", WORDS), Writer.DRAW, "a bit per token, in 32-bit words", neutral=None),
-    StepInput("edit_begin", DType.I32, ("R",), Writer.DRAW, "first of the row's edits"),
-    StepInput("edit_count", DType.I32, ("R",), Writer.DRAW, "how many edits the row has"),
-    StepInput("edit_ids", DType.I32, ("E",), Writer.DRAW, "token that an edit changes", neutral=None),
-    StepInput("edit_bias", DType.F32, ("E",), Writer.DRAW, "added to its logit", neutral=None),
-    StepInput("edit_multiplier", DType.F32, ("E",), Writer.DRAW, "divides a positive logit, multiplies others", None),
-    StepInput("edit_offset", DType.F32, ("E",), Writer.DRAW, "subtracted in the end", neutral=None),
+    StepInput("counter", DType.I32, ("R",), Writer.SAMPLE, "number of the token, for the noise"),
+    StepInput("masked", DType.I32, ("R",), Writer.SAMPLE, "whether `bitmask` says which tokens may be drawn"),
+    StepInput("bitmask", DType.I32, ("R", WORDS), Writer.SAMPLE, "a bit per token, in 32-bit words", neutral=None),
+    StepInput("edit_begin", DType.I32, ("R",), Writer.SAMPLE, "first of the row's edits"),
+    StepInput("edit_count", DType.I32, ("R",), Writer.SAMPLE, "how many edits the row has"),
+    StepInput("edit_ids", DType.I32, ("E",), Writer.SAMPLE, "token that an edit changes", neutral=None),
+    StepInput("edit_bias", DType.F32, ("E",), Writer.SAMPLE, "added to its logit", neutral=None),
+    StepInput("edit_multiplier", DType.F32, ("E",), Writer.SAMPLE, "divides a positive logit, multiplies others", None),
+    StepInput("edit_offset", DType.F32, ("E",), Writer.SAMPLE, "subtracted in the end", neutral=None),
 )
 """The operands of `sample.draw` after the logits, in order: a row's parameters, then the edits of all rows."""
 
-STEP_INPUTS = {i.name: i for i in (*BATCH_INPUTS, *KV_INPUTS, *DRAW_INPUTS)}
+STEP_INPUTS = {i.name: i for i in (*BATCH_INPUTS, *KV_INPUTS, *SAMPLE_INPUTS)}
 
 
 def mask_words(vocabulary: int) -> int:

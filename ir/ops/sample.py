@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from inferir.ir.contract.step_inputs import DRAW_INPUTS, WORDS, mask_words
+from inferir.ir.contract.step_inputs import SAMPLE_INPUTS, WORDS, mask_words
 from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dims import Dim, E
 from inferir.ir.graph.dtypes import DType
@@ -29,10 +29,10 @@ LOWEST = -3.4028234663852886e38
 def operand_types(logits: TensorType) -> dict[str, TensorType]:
     """Types of the operands of `sample.draw` after the logits, by name, in order."""
     sizes: dict[int | str, Dim] = {"R": logits.shape[0], WORDS: mask_words(int(logits.shape[1])), "E": E}
-    return {i.name: TensorType(tuple(sizes[d] for d in i.dims), i.dtype) for i in DRAW_INPUTS}
+    return {i.name: TensorType(tuple(sizes[d] for d in i.dims), i.dtype) for i in SAMPLE_INPUTS}
 
 
-def _draw_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+def _sample_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     logits = types[0]
     need(logits.rank == 2 and logits.dtype is DType.F32, f"logits are {logits}, expected f32 rows")
     wanted = operand_types(logits)
@@ -109,10 +109,10 @@ def _edit(rows: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
                 rows[r, token] = torch.where(x > 0, x / multiplier[e], x * multiplier[e]) - offset[e]
 
 
-def _draw_eval(attrs: Attrs, logits: torch.Tensor, *operands: torch.Tensor) -> torch.Tensor:
+def _sample_eval(attrs: Attrs, logits: torch.Tensor, *operands: torch.Tensor) -> torch.Tensor:
     import torch
 
-    given = {i.name: operand for i, operand in zip(DRAW_INPUTS, operands, strict=True)}
+    given = {i.name: operand for i, operand in zip(SAMPLE_INPUTS, operands, strict=True)}
     n, lowest = attrs["valid"], float("-inf")
     rows = logits[:, :n].clone()
     rows = torch.where((given["masked"] != 0)[:, None] & ~unpack_mask(given["bitmask"], n), lowest, rows)
@@ -132,9 +132,9 @@ def _draw_eval(attrs: Attrs, logits: torch.Tensor, *operands: torch.Tensor) -> t
 define(
     OpDef(
         "sample.draw",
-        1 + len(DRAW_INPUTS),
-        _draw_type,
-        _draw_eval,
+        1 + len(SAMPLE_INPUTS),
+        _sample_type,
+        _sample_eval,
         attrs={"valid": int},
         doc="One token per row of logits [R, V] among the first `valid` entries. In this order: where `masked` is not "
         "0, entries whose bit in `bitmask` is clear become -inf; edits [edit_begin, edit_begin + edit_count) change "

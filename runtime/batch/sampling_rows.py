@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inferir.ir.contract.step_inputs import DRAW_INPUTS, Writer
+from inferir.ir.contract.step_inputs import SAMPLE_INPUTS, Writer
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.requests.request import Request
 from inferir.runtime.sampling.logit_rules import RowEdits
 
 Array = npt.NDArray[Any]
-_ROWS = tuple(i for i in DRAW_INPUTS if i.dims[0] == "R")
+_ROWS = tuple(i for i in SAMPLE_INPUTS if i.dims[0] == "R")
 _KEPT = tuple(i for i in _ROWS if i.writer in (Writer.PARAMS, Writer.REQUEST))
 _KINDS = {DType.F32: np.float32, DType.I32: np.int32}
 

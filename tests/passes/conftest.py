@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from draw_bodies import draw_operands
+from sample_bodies import sample_operands
 
 from inferir.ir.contract.kv_reads import FullAttention, SlidingWindow
 from inferir.ir.graph.dims import T
@@ -136,7 +136,7 @@ class Paged:
         count = len(columns["rows"])
         given["argmax_rows"] = given["rows"]
         if "temperature" in self.graph.input_names:
-            given |= draw_operands(count, int(self.graph.output("logits").type.shape[1]))
+            given |= sample_operands(count, int(self.graph.output("logits").type.shape[1]))
         given |= self.caches
         names = self.graph.input_names  # groups of layers have names such as `slots.1`; here they share one table
         out = interpret(self.graph, {n: given[n if n in given else n.split(".")[0]] for n in names}, self.weights)

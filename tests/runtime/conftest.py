@@ -20,7 +20,7 @@ from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.kv_specs import AttentionSpec
 from inferir.ir.contract.split_kv import ITEM_WIDTH, Splitting
-from inferir.ir.contract.step_inputs import DRAW_INPUTS, WORDS, mask_words
+from inferir.ir.contract.step_inputs import SAMPLE_INPUTS, WORDS, mask_words
 from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.engine.engine import Engine
@@ -60,10 +60,10 @@ def reference(prompt: Sequence[int], params: SamplingParams, count: int, window:
     return tokens[len(prompt) :]
 
 
-def _draw_inputs(rows: int, edits: int) -> dict[str, np.ndarray]:
+def _sample_inputs(rows: int, edits: int) -> dict[str, np.ndarray]:
     kinds = {DType.F32: np.float32, DType.I32: np.int32}
     sizes = {"R": rows, "E": edits, WORDS: mask_words(VOCAB)}
-    return {i.name: np.zeros([sizes[d] for d in i.dims], kinds[i.dtype]) for i in DRAW_INPUTS}
+    return {i.name: np.zeros([sizes[d] for d in i.dims], kinds[i.dtype]) for i in SAMPLE_INPUTS}
 
 
 Owner = tuple[int, int, int]
@@ -96,7 +96,7 @@ class FakeExecutor:
             "ids": np.zeros(t, i32),
             "positions": np.zeros(t, i32),
             "rows": np.zeros(self.max_rows, i32),
-            **_draw_inputs(self.max_rows, self.max_seqs * 200),
+            **_sample_inputs(self.max_rows, self.max_seqs * 200),
         }
         if self.has_argmax:
             self.inputs["argmax_rows"] = np.zeros(self.max_rows, i32)

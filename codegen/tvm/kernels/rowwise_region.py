@@ -15,7 +15,7 @@ from inferir.codegen.lower.decompose import decompose, over_last_axis
 from inferir.codegen.lower.rows import Root, find_roots, has_row, row_symbol, stores, sweep_shapes
 from inferir.codegen.tvm.kernels import kv_write
 from inferir.codegen.tvm.kernels.reduce import Accumulator
-from inferir.codegen.tvm.kernels.sample_tokens import scratch_bytes, write_draw
+from inferir.codegen.tvm.kernels.sample_tokens import scratch_bytes, write_sample
 from inferir.codegen.tvm.kernels.sweep import Reduction, RowSweeps, Shape
 from inferir.codegen.tvm.regions import LoweredRegion, RegionContext
 from inferir.codegen.tvm.scalar import MEMORY, OPS
@@ -141,7 +141,7 @@ class _RowKernel:
             here = [root for root in self.roots if root.level == level]
             for root in here:
                 if root.value.op == "sample.draw":
-                    write_draw(out, root.value.node, sweeps.emitter(out, level), f"w{root.output}")
+                    write_sample(out, root.value.node, sweeps.emitter(out, level), f"w{root.output}")
                 else:
                     groups.setdefault(self.shapes[root][0], []).append(root)
             for roots in groups.values():

@@ -1,8 +1,8 @@
-"""Text that prepares a row of logits for a draw: mask, edits, temperature, and the threshold of min-p, top-k and top-p.
+"""Text that readies a row of logits for sampling: mask, edits, temperature, the threshold of min-p, top-k and top-p.
 
 The row lies in scratch memory as four arrays of `stride` floats: the values, their weights, and the values and weights
 of the entries that a search has narrowed its bracket to. All three filters keep a head of the sorted row, so together
-they are one number: the smallest value that may be drawn.
+they are one number: the smallest value that may be sampled.
 
 Both searches ask for the largest t whose entries >= t weigh enough: k with weights 1, or p of the mass with weights
 exp(x - max). The search halves [lowest, maximum] over the whole row for some steps, then collects what is left between
@@ -120,7 +120,7 @@ def limited(at: RowScratch, given: Mapping[str, str]) -> str:
 
 
 def threshold(out: Writer, at: RowScratch, given: Mapping[str, str]) -> None:
-    """`d_thr[0]`: the smallest value of the row that may be drawn; `given` are its sampling parameters by name."""
+    """`d_thr[0]`: the smallest value of the row that may be sampled; `given` are its sampling parameters by name."""
     top_k, top_p, min_p = given["top_k"], given["top_p"], given["min_p"]
     out.line(f"d_thr[0] = {f32(LOWEST)}")
     with out.block(f"if d_top[0] >= {f32(LOWEST)} and d_top[0] <= {f32(-LOWEST)}:"):

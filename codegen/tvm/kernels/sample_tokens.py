@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from inferir.codegen.lower.index import Index, Var
 from inferir.codegen.tvm.emitter import TvmEmitter
-from inferir.codegen.tvm.kernels import sample_filter as draw_filter
+from inferir.codegen.tvm.kernels import sample_filter
 from inferir.codegen.tvm.kernels.reduce import Accumulator
 from inferir.codegen.tvm.kernels.sample_filter import RowScratch
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.source import Writer, f32, ramp, splat, vtype
 from inferir.ir.contract import step_inputs
-from inferir.ir.contract.step_inputs import DRAW_INPUTS, mask_words
+from inferir.ir.contract.step_inputs import SAMPLE_INPUTS, mask_words
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.graph import Node
 
@@ -50,8 +50,8 @@ def _gumbel(e: TvmEmitter, key: str, position: str, lanes: int) -> str:
     return e.let(f"{f32(0.0, lanes)} - {call('inf_log', lanes, inner)}", "float32")
 
 
-def write_draw(out: Writer, node: Node, e: TvmEmitter, target: str) -> None:
-    """Write the statements that store the drawn token of the current `row` to `target`.
+def write_sample(out: Writer, node: Node, e: TvmEmitter, target: str) -> None:
+    """Write the statements that store the sampled token of the current `row` to `target`.
 
     A row without mask, edits and filters is drawn from where its logits lie; any other is copied to scratch memory
     first.
@@ -59,40 +59,40 @@ def write_draw(out: Writer, node: Node, e: TvmEmitter, target: str) -> None:
     valid = node.attrs["valid"]
     if valid < LANES:
         raise CodegenError(f"sample.draw: a vocabulary of {valid} entries is smaller than a vector of {LANES}")
-    _Draw(out, node, e, target, RowScratch(valid)).write()
+    _Sample(out, node, e, target, RowScratch(valid)).write()
 
 
 def scratch_bytes(node: Node) -> int:
-    """Scratch memory that the text of `write_draw` needs."""
+    """Scratch memory that the text of `write_sample` needs."""
     return RowScratch(node.attrs["valid"]).nbytes
 
 
-class _Draw:
+class _Sample:
     def __init__(self, out: Writer, node: Node, e: TvmEmitter, target: str, scratch: RowScratch) -> None:
         self.out, self.e, self.target, self.scratch = out, e, target, scratch
         self.logits = node.operands[0]
-        self.operands = {i.name: v for i, v in zip(DRAW_INPUTS, node.operands[1:], strict=True)}
+        self.operands = {i.name: v for i, v in zip(SAMPLE_INPUTS, node.operands[1:], strict=True)}
         self.words = mask_words(int(self.logits.type.shape[1]))
         valid = scratch.valid
         self.steps = [(0, valid // LANES)]
         if valid % LANES:
             self.steps.append((valid - LANES, 1))  # overlaps: seeing an entry twice does not change an arg-max
-        self.best = Accumulator("draw", "argmax")
+        self.best = Accumulator("sample", "argmax")
 
     def write(self) -> None:
         out, best = self.out, self.best
         best.declare(out, [LANES])
         best.declare_result(out)
-        draw_filter.declare(out)
+        sample_filter.declare(out)
         best.reset(out)
-        given = {i.name: self._scalar(i.name) for i in DRAW_INPUTS if i.writer is step_inputs.Writer.PARAMS}
+        given = {i.name: self._scalar(i.name) for i in SAMPLE_INPUTS if i.writer is step_inputs.Writer.PARAMS}
         masked, edits = (self._scalar(name) for name in ("masked", "edit_count"))
-        heat, filters = given["temperature"], draw_filter.limited(self.scratch, given)
+        heat, filters = given["temperature"], sample_filter.limited(self.scratch, given)
         with out.block(f"if {masked} != 0 or {edits} > 0 or ({heat} > T.float32(0.0) and ({filters})):"):
             self._copy(masked, edits)
             with out.block(f"if {heat} > T.float32(0.0):"):
-                draw_filter.scale(out, self.scratch, heat)
-                draw_filter.threshold(out, self.scratch, given)
+                sample_filter.scale(out, self.scratch, heat)
+                sample_filter.threshold(out, self.scratch, given)
                 self._sweep_scratch(hot=True)
             with out.block("else:"):
                 self._sweep_scratch(hot=False)
@@ -116,14 +116,14 @@ class _Draw:
     def _copy(self, masked: str, edits: str) -> None:
         """Values of the row, masked and edited, in scratch memory."""
         out, at = self.out, self.scratch
-        draw_filter.pad(out, at)
+        sample_filter.pad(out, at)
         for index, step in self._row_steps():
             out_value = step.value(self.logits, (index,), LANES)
             out.line(f"{at.at(0, index.text())} = {out_value}")
         with out.block(f"if {masked} != 0:"):
-            draw_filter.mask(out, at, self._buffer("bitmask"), self.words)
+            sample_filter.mask(out, at, self._buffer("bitmask"), self.words)
         with out.block(f"if {edits} > 0:"):
-            draw_filter.edit(out, at, {n: self._buffer(n) for n in self.operands if n.startswith("edit_")})
+            sample_filter.edit(out, at, {n: self._buffer(n) for n in self.operands if n.startswith("edit_")})
 
     def _row_steps(self) -> Iterator[tuple[Index, TvmEmitter]]:
         """The row in vectors, each inside its loop."""

@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from inferir.ir.contract.step_inputs import DRAW_INPUTS, STEP_INPUTS, WORDS, Writer, mask_words
+from inferir.ir.contract.step_inputs import SAMPLE_INPUTS, STEP_INPUTS, WORDS, Writer, mask_words
 from inferir.ir.contract.symbols import SYMBOLS
 from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import torch_dtype
@@ -21,8 +21,8 @@ def test_dimensions_are_numbers_and_known_symbols() -> None:
 def test_what_a_request_says_is_found_under_the_name_of_the_input() -> None:
     params = {f.name for f in dataclasses.fields(SamplingParams)}
     request = {f.name for f in dataclasses.fields(Request)}
-    assert {i.name for i in DRAW_INPUTS if i.writer is Writer.PARAMS} <= params
-    assert {i.name for i in DRAW_INPUTS if i.writer is Writer.REQUEST} <= request
+    assert {i.name for i in SAMPLE_INPUTS if i.writer is Writer.PARAMS} <= params
+    assert {i.name for i in SAMPLE_INPUTS if i.writer is Writer.REQUEST} <= request
 
 
 def test_neutral_rows_take_the_most_likely_token() -> None:
@@ -31,7 +31,7 @@ def test_neutral_rows_take_the_most_likely_token() -> None:
     sizes = {"R": 5, "E": 3, WORDS: 3}
     operands = [
         torch.full([sizes[d] for d in i.dims], -5 if i.neutral is None else i.neutral, dtype=torch_dtype(i.dtype))
-        for i in DRAW_INPUTS
+        for i in SAMPLE_INPUTS
     ]
     draw = opdef("sample.draw").evaluate
     assert draw is not None

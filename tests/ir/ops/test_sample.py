@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from draw_bodies import draw_case
+from sample_bodies import sample_case
 
 from inferir.ir.errors import IRError
 from inferir.ir.formats.int8_rows import FORMAT as INT8_ROWS
@@ -24,7 +24,7 @@ DT = {torch.float32: DType.F32, torch.uint8: DType.U8}
 
 
 def draw(logits: torch.Tensor, valid: int | None = None, **operands: torch.Tensor) -> torch.Tensor:
-    case = draw_case(logits, valid, **operands)
+    case = sample_case(logits, valid, **operands)
     (out,) = run_body(case.body, case.tensors)
     assert isinstance(out, torch.Tensor)
     assert out.dtype == torch.int32

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from draw_bodies import draw_operands
+from sample_bodies import sample_operands
 
 from inferir.ir.errors import PassError
 from inferir.ir.graph.graph import structural_text
@@ -29,7 +29,7 @@ def test_golden() -> None:
 def test_greedy_rows_take_the_largest_valid_logit(run) -> None:
     x = torch.tensor([[-1.0, -5.0, 0.0, 0.0, 0.0, -9.0], [-3.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
     for valid, tokens in ((None, [5, 0]), (5, [1, 0])):
-        out = run(InsertSampling(valid).run(parse_graph(BEFORE)), x=x, **draw_operands(2, 6))
+        out = run(InsertSampling(valid).run(parse_graph(BEFORE)), x=x, **sample_operands(2, 6))
         assert out["tokens"].tolist() == tokens
 
 
@@ -41,7 +41,7 @@ def test_a_wrong_vocabulary_is_refused(valid: int) -> None:
 
 def test_a_mask_and_an_edit_change_what_is_drawn(run) -> None:
     x = torch.tensor([[-9.0, -5.0, -4.0, -3.0, -2.0, -1.0]] * 2)
-    given = draw_operands(2, 6)
+    given = sample_operands(2, 6)
     given |= {"masked": torch.tensor([1, 0]).int(), "bitmask": torch.tensor([[0b110], [0]]).int()}
     given |= {"edit_count": torch.tensor([0, 1]).int(), "edit_ids": torch.tensor([4]).int()}
     given |= {"edit_bias": torch.tensor([50.0]), "edit_multiplier": torch.ones(1)}

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-import draw_bodies as bodies
 import pytest
+import sample_bodies as bodies
 import torch
-from draw_bodies import Case, draw_case
+from sample_bodies import Case, sample_case
 
-from inferir.ir.contract.step_inputs import DRAW_INPUTS
+from inferir.ir.contract.step_inputs import SAMPLE_INPUTS
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.interpreter import run_body
 
@@ -65,8 +65,8 @@ def mixed(rows: int, vocab: int) -> dict[str, torch.Tensor]:
 
 def chosen(logits: torch.Tensor, given: dict[str, torch.Tensor], rows: torch.Tensor) -> Case:
     """Some rows of a case; the list of edits stays whole."""
-    lists = {i.name for i in DRAW_INPUTS if i.dims == ("E",)}
-    return draw_case(logits[rows], **{n: t if n in lists else t[rows] for n, t in given.items()})
+    lists = {i.name for i in SAMPLE_INPUTS if i.dims == ("E",)}
+    return sample_case(logits[rows], **{n: t if n in lists else t[rows] for n, t in given.items()})
 
 
 def test_plain_draws_equal_the_reference(run: Run, host: Target) -> None:
@@ -79,18 +79,18 @@ def test_random_rows_equal_the_reference(vocab: int, valid: int, run: Run, host:
     torch.manual_seed(vocab)
     logits = torch.randn(128, vocab) * (torch.rand(128, 1) * 6)
     logits[:, valid:] = 1e4
-    agrees(run, host, draw_case(logits, valid, **mixed(128, vocab)))
+    agrees(run, host, sample_case(logits, valid, **mixed(128, vocab)))
 
 
 def test_every_target_draws_the_same(run: Run, target: Target) -> None:
     torch.manual_seed(5)
-    agrees(run, target, draw_case(torch.randn(40, 500) * 4, **mixed(40, 500)))
+    agrees(run, target, sample_case(torch.randn(40, 500) * 4, **mixed(40, 500)))
 
 
 def test_rows_do_not_depend_on_neighbours_or_threads(run: Run, host: Target) -> None:
     torch.manual_seed(6)
     logits, given = torch.randn(40, 700) * 3, mixed(40, 700)
-    together = run(draw_case(logits, **given), host, 2)[0]
+    together = run(sample_case(logits, **given), host, 2)[0]
     for r in (0, 7, 39):
         assert run(chosen(logits, given, torch.tensor([r])), host)[0] == together[r]
     order = torch.randperm(40)
@@ -100,15 +100,15 @@ def test_rows_do_not_depend_on_neighbours_or_threads(run: Run, host: Target) -> 
 def test_a_filter_that_removes_nothing_changes_nothing(run: Run, host: Target) -> None:
     """The copied row draws what the plain row draws, bit for bit."""
     logits = torch.randn(64, 300) * 2
-    plain = run(draw_case(logits, **hot(64)), host)[0]
+    plain = run(sample_case(logits, **hot(64)), host)[0]
     for off in ({"min_p": torch.full((64,), 1e-37)}, {"masked": torch.ones(64).int(), "bitmask": words(logits < 1e9)}):
-        assert torch.equal(run(draw_case(logits, **hot(64), **off), host)[0], plain)
+        assert torch.equal(run(sample_case(logits, **hot(64), **off), host)[0], plain)
 
 
 def test_equal_maxima_give_the_first(run: Run, host: Target) -> None:
     logits = torch.zeros(3, 64)
     logits[1, 30] = logits[1, 41] = 2.0
-    assert agrees(run, host, draw_case(logits, 50)).tolist() == [0, 30, 0]
+    assert agrees(run, host, sample_case(logits, 50)).tolist() == [0, 30, 0]
 
 
 def test_a_padded_vocabulary_is_never_drawn(run: Run, host: Target) -> None:
@@ -120,15 +120,15 @@ def test_ties_at_the_limit_stay_together(run: Run, host: Target) -> None:
     logits = torch.full((600, 40), 1.0)
     logits[:, 5], logits[:, 7], logits[:, 20], logits[:, 39] = 3.0, 2.0, 2.0, 2.0
     for narrow in ({"top_k": torch.full((600,), 2).int()}, {"top_p": torch.full((600,), 0.23)}):
-        assert set(agrees(run, host, draw_case(logits, **hot(600), **narrow)).tolist()) == {5, 7, 20, 39}
-    flat = agrees(run, host, draw_case(torch.zeros(600, 40), **hot(600), top_k=torch.ones(600).int()))
+        assert set(agrees(run, host, sample_case(logits, **hot(600), **narrow)).tolist()) == {5, 7, 20, 39}
+    flat = agrees(run, host, sample_case(torch.zeros(600, 40), **hot(600), top_k=torch.ones(600).int()))
     assert len(set(flat.tolist())) == 40
 
 
 def test_top_p_keeps_at_least_one(run: Run, host: Target) -> None:
     logits = torch.randn(50, 333) * 2
     for p in (0.0, 1e-30, 1e-3):
-        got = agrees(run, host, draw_case(logits, **hot(50, 5.0), top_p=torch.full((50,), p)))
+        got = agrees(run, host, sample_case(logits, **hot(50, 5.0), top_p=torch.full((50,), p)))
         assert torch.equal(got.long(), logits.argmax(1))
 
 
@@ -136,7 +136,7 @@ def test_minus_infinity_everywhere_but_in_one_place(run: Run, host: Target) -> N
     logits = torch.full((12, 90), LOW)
     logits[torch.arange(12), torch.arange(12) * 7] = -50.0
     for given in ({}, hot(12), {**hot(12), "top_k": torch.full((12,), 40).int(), "top_p": torch.full((12,), 0.9)}):
-        assert agrees(run, host, draw_case(logits, **given)).tolist() == [7 * i for i in range(12)]
+        assert agrees(run, host, sample_case(logits, **given)).tolist() == [7 * i for i in range(12)]
 
 
 def test_a_row_without_a_drawable_entry_gives_minus_one(run: Run, host: Target) -> None:
@@ -154,8 +154,8 @@ def test_a_row_without_a_drawable_entry_gives_minus_one(run: Run, host: Target) 
         "edit_offset": torch.zeros(64),
     }
     for logits, given in ((none, {}), (nan, {}), (torch.randn(2, 64), masked), (torch.randn(2, 64), banned)):
-        assert agrees(run, host, draw_case(logits, **spot, **given)).tolist() == [-1, -1]
-        assert agrees(run, host, draw_case(logits, **spot, **given, **cut)).tolist() == [-1, -1]
+        assert agrees(run, host, sample_case(logits, **spot, **given)).tolist() == [-1, -1]
+        assert agrees(run, host, sample_case(logits, **spot, **given, **cut)).tolist() == [-1, -1]
 
 
 def test_entries_that_are_not_numbers_are_never_drawn(run: Run, host: Target) -> None:
@@ -164,11 +164,11 @@ def test_entries_that_are_not_numbers_are_never_drawn(run: Run, host: Target) ->
     logits = torch.randn(60, 200) * 3
     logits[torch.rand(60, 200) < 0.4] = float("nan")
     given = mixed(60, 200)
-    got = agrees(run, host, draw_case(logits, **given))
+    got = agrees(run, host, sample_case(logits, **given))
     assert not logits[torch.arange(60), got.clamp(0).long()][got >= 0].isnan().any()
     logits[:, [20, 150]] = float("inf")
     cut = {"top_k": torch.full((60,), 3).int(), "top_p": torch.full((60,), 0.5), "min_p": torch.full((60,), 0.1)}
-    assert agrees(run, host, draw_case(logits, **hot(60), **cut)).tolist() == [20] * 60
+    assert agrees(run, host, sample_case(logits, **hot(60), **cut)).tolist() == [20] * 60
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4, 1e30])
@@ -176,14 +176,14 @@ def test_any_size_of_logits(scale: float, run: Run, host: Target) -> None:
     torch.manual_seed(7)
     logits = torch.randn(40, 400) * scale
     given = {"top_k": torch.randint(1, 300, (40,)).int(), "top_p": torch.rand(40)}
-    agrees(run, host, draw_case(logits, **hot(40), **given))
+    agrees(run, host, sample_case(logits, **hot(40), **given))
 
 
 def test_narrowed_draws_follow_the_narrowed_softmax(run: Run, host: Target) -> None:
     """A chi-squared test with 4 degrees of freedom over the entries that are left; 30 is beyond the 0.00001 tail."""
     n = 4000
     logits = torch.cat([torch.tensor([2.0, 1.0, 0.5, 1.5, 0.0]), torch.full((27,), -3.0)])
-    case = draw_case(logits.expand(n, 32).contiguous(), **hot(n), top_k=torch.full((n,), 5).int())
+    case = sample_case(logits.expand(n, 32).contiguous(), **hot(n), top_k=torch.full((n,), 5).int())
     seen = torch.bincount(run(case, host)[0].long(), minlength=32).float()
     expect = logits[:5].softmax(0) * n
     assert seen[5:].sum() == 0
