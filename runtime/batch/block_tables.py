@@ -43,6 +43,7 @@ class BlockTables:
     ) -> None:
         self._block_size = block_size
         self._reads = [g.spec.reads for g in groups]
+        self._moves = [reads.period > 0 for reads in self._reads]  # whether tables begin further on as texts grow
         self._tables = [inputs[g.block_tables] for g in groups]
         self._slots = [inputs[g.slots] for g in groups]
         self._start = np.zeros((len(groups), max_seqs), np.int64)  # first block of every row
@@ -75,7 +76,7 @@ class BlockTables:
     def move_on(self, requests: list[Request], row: Array, position: Array) -> None:
         """Let the tables of requests in these rows begin where tokens from `position` [requests] on need them to."""
         for index, reads in enumerate(self._reads):
-            if not reads.period:
+            if not self._moves[index]:
                 continue
             start = table_start(reads, position) // self._block_size
             for i in np.flatnonzero(start != self._start[index, row]).tolist():
@@ -87,14 +88,22 @@ class BlockTables:
         """The slot of each token, given its request row and position."""
         block = position // self._block_size
         within = position - block * self._block_size
-        for table, slots, start in zip(self._tables, self._slots, self._start, strict=True):
-            slots[: len(row)] = table[row, block - start[row]] * self._block_size + within
+        for moves, table, slots, start in zip(self._moves, self._tables, self._slots, self._start, strict=True):
+            blocks = table[row, block - start[row] if moves else block]
+            slots[: len(row)] = blocks * self._block_size + within
 
-    def next_slots(self, row: Array, position: Array) -> None:
-        """`fill_slots` for requests of one token each that had the slots before `position`."""
-        fresh = np.flatnonzero(position % self._block_size == 0)
-        for table, slots, start in zip(self._tables, self._slots, self._start, strict=True):
-            slots[: len(row)] += 1
-            if len(fresh):
-                its = row[fresh]
-                slots[fresh] = table[its, position[fresh] // self._block_size - start[its]] * self._block_size
+    def begins(self, position: Array) -> list[list[int]]:
+        """Of tokens at `position` that move on by one position a step: those that are the first of a block after no
+        step, after one, and so on up to `block_size` - 1 steps.
+        """
+        out: list[list[int]] = [[] for _ in range(self._block_size)]
+        for token, steps in enumerate((-position % self._block_size).tolist()):
+            out[steps].append(token)
+        return out
+
+    def next_slots(self, requests: list[Request], position: Array, begins: list[int]) -> None:
+        """`fill_slots` for requests of one token each that had the slots before `position`; see `begins`."""
+        for index, slots in enumerate(self._slots):
+            slots[: len(requests)] += 1
+            for i in begins:
+                slots[i] = requests[i].blocks[index].ids[int(position[i]) // self._block_size] * self._block_size

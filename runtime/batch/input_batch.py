@@ -41,7 +41,7 @@ class PreparedStep:
 @dataclass
 class _Decode:
     """A step that gave each of its requests one token: their rows and positions [requests] i64, the attention items
-    and for how many steps these are right.
+    and for how many steps these are right, the requests that begin a block after some steps, and the steps since.
     """
 
     requests: list[Request]
@@ -50,6 +50,8 @@ class _Decode:
     step: PreparedStep
     items: StepItems
     steps: int
+    begins: list[list[int]]
+    past: int = 0
 
 
 class InputBatch:
@@ -112,7 +114,10 @@ class InputBatch:
         counts = StepCounts(total, max(self._used_rows) + 1, rows, items.total, items.merges, argmax)
         step = PreparedStep(descriptor, counts, sampled)
         decode = len(sampled) == total
-        self._last = _Decode(requests, row, start, step, items, self._items.steps(start)) if decode else None
+        self._last = None
+        if decode:
+            steps, begins = self._items.steps(start), self._tables.begins(start)
+            self._last = _Decode(requests, row, start, step, items, steps, begins)
         return step
 
     def _advance(self, last: _Decode) -> PreparedStep:
@@ -131,7 +136,8 @@ class InputBatch:
         else:
             self._tables.move_on(last.requests, last.row, position)
             self._renew_items(last)
-        self._tables.next_slots(last.row, position)
+        last.past += 1
+        self._tables.next_slots(last.requests, position, last.begins[last.past % len(last.begins)])
         return last.step
 
     def _renew_items(self, last: _Decode) -> None:

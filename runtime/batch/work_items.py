@@ -25,11 +25,13 @@ _SHARES = 4  # an item larger than this part of a thread's share of the step is 
 
 @dataclass(frozen=True)
 class _Placed:
-    """Items in place: the input's rows, the sequence (by its place in the step) of each, and where its table begins."""
+    """Items in place: their positions in the input, the sequence (by its place in the step) of each, None for one of
+    every sequence in order, and where its table begins, None for the start.
+    """
 
-    items: Array
-    seq: Array | slice
-    start: Array
+    positions: Array
+    seq: Array | None
+    start: Array | None
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class AttentionItems:
         merges = max((m for _, _, m in found), default=0)
         total = max((len(mine) + merges - m for _, mine, m in found), default=0)
         placed = []
-        for (items, _), (begin, mine, own) in zip(self._items, found, strict=True):
+        for (items, reads), (begin, mine, own) in zip(self._items, found, strict=True):
             items[own:merges] = 0
             items[merges + len(mine) - own : total] = 0
             its = np.zeros(total, np.int64)
@@ -77,13 +79,14 @@ class AttentionItems:
                 items[at : at + len(part)] = part[:, :ITEM_WIDTH]
                 its[at : at + len(part)] = part[:, ITEM_WIDTH]
             one_each = merges == 0 and total == len(count)
-            placed.append(_Placed(items[:total], slice(None) if one_each else its, begin))
+            placed.append(_Placed(items[:total, 3], None if one_each else its, begin if reads.period else None))
         return StepItems(total, merges, placed)
 
     def advance(self, items: StepItems, position: Array) -> None:
         """Move the items of a decode step on: every sequence's token is now at `position`, in the same split."""
         for p in items.placed:
-            p.items[:, 3] = (position - p.start)[p.seq]
+            its = position if p.start is None else position - p.start
+            p.positions[:] = its if p.seq is None else its[p.seq]
 
     def steps(self, position: Array) -> int:
         """For how many steps, this one included, items and tables of tokens at `position` are right: until a token is
