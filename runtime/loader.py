@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from inferir.ir.contract.artifact import Manifest, read_manifest, verify_files
+from inferir.ir.contract.artifact import read_manifest, verify_files
+from inferir.ir.contract.manifest import Manifest
 from inferir.ir.contract.target import Target
 from inferir.runtime.memory import Bytes, address, map_file
 

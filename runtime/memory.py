@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inferir.ir.contract.artifact import ALIGNMENT
+from inferir.ir.contract.manifest import ALIGNMENT
 from inferir.ir.errors import EngineError
 
 Bytes = npt.NDArray[np.uint8]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
-from inferir.ir.contract.artifact import Manifest, read_manifest
+from inferir.ir.contract.artifact import read_manifest
+from inferir.ir.contract.manifest import Manifest
 from inferir.ir.errors import RequestError
 from inferir.ir.system.error_report import printable
 from inferir.runtime.sampling.sampling_defaults import SamplingDefaults

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from small_limits import limits
 
-from inferir.ir.contract.artifact import (
+from inferir.ir.contract.artifact import file_records, write_manifest
+from inferir.ir.contract.kv_groups import KVCacheGroup
+from inferir.ir.contract.kv_specs import AttentionSpec
+from inferir.ir.contract.manifest import (
     ArenaArg,
     Arg,
     BucketRecord,
@@ -24,11 +27,7 @@ from inferir.ir.contract.artifact import (
     OutputArg,
     TensorRecord,
     WeightArg,
-    file_records,
-    write_manifest,
 )
-from inferir.ir.contract.kv_groups import KVCacheGroup
-from inferir.ir.contract.kv_specs import AttentionSpec
 from inferir.ir.contract.step_inputs import STEP_INPUTS, WORDS, mask_words
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.dtypes import DType

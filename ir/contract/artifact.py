@@ -24,59 +24,10 @@ import msgspec
 
 from inferir.ir.contract.artifact_check import check_manifest
 from inferir.ir.contract.kv_specs import decode_spec
-from inferir.ir.contract.manifest import (
-    ALIGNMENT,
-    FORMAT_VERSION,
-    ArenaArg,
-    Arg,
-    BucketRecord,
-    Call,
-    FileRecord,
-    InputArg,
-    IORecord,
-    KernelParam,
-    KernelRecord,
-    KVArg,
-    Manifest,
-    MemoryRecord,
-    ModelRecord,
-    OutputArg,
-    ResidentArg,
-    TensorRecord,
-    WeightArg,
-)
+from inferir.ir.contract.manifest import FORMAT_VERSION, FileRecord, Manifest
 from inferir.ir.errors import ArtifactError
 from inferir.ir.system.atomic_file import replace_file
 from inferir.ir.system.checksum import checksum, file_checksum
-
-__all__ = [
-    "ALIGNMENT",
-    "FORMAT_VERSION",
-    "MANIFEST",
-    "ArenaArg",
-    "Arg",
-    "BucketRecord",
-    "Call",
-    "FileRecord",
-    "IORecord",
-    "InputArg",
-    "KVArg",
-    "KernelParam",
-    "KernelRecord",
-    "Manifest",
-    "MemoryRecord",
-    "ModelRecord",
-    "OutputArg",
-    "ResidentArg",
-    "TensorRecord",
-    "WeightArg",
-    "check_manifest",
-    "file_record",
-    "file_records",
-    "read_manifest",
-    "verify_files",
-    "write_manifest",
-]
 
 MANIFEST = "manifest.json"
 _DIGEST = re.compile(rb'\A\{"digest":"([0-9a-f]{64})","format":(\d+)[,}]')

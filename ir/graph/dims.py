@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import sympy
 
@@ -92,3 +92,12 @@ def numel(shape: tuple[Dim, ...]) -> Dim:
     if symbolic == 1:
         return static
     return symbolic if static == 1 else as_dim(symbolic * static)
+
+
+def with_symbol(attr: Any, old: sympy.Symbol, new: sympy.Symbol) -> Any:
+    """An attribute with the dimension `new` in place of `old`."""
+    if isinstance(attr, sympy.Expr):
+        return attr.subs(old, new)
+    if isinstance(attr, tuple):
+        return tuple(with_symbol(a, old, new) for a in attr)
+    return attr

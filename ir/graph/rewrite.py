@@ -1,4 +1,4 @@
-"""Rewriting: replacing values, rebuilding graphs, and a small declarative pattern matcher.
+"""Rewriting: graphs rebuilt node by node, and a small declarative pattern matcher.
 
 A pattern is a tree of `P(op, *operands)` with captures; `match` returns the captures or None. Operands of commutative
 ops match in either order. An `OneOf` tries alternatives.
@@ -10,83 +10,63 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inferir.ir.graph.graph import Graph, Node, Value, rebuild, topological
+from inferir.ir.graph.graph import Graph, Node, Value, rebuild
 from inferir.ir.graph.registry import opdef
 
 Captures = dict[str, Value]
 
 
-def replace(graph: Graph, mapping: Mapping[Value, Value], name: str | None = None) -> Graph:
-    """A graph in which every use of a key is a use of its value. Replacements may use the values they replace."""
-    return transform(graph, lambda node, operands: None, mapping, name)
+Visit = Callable[[Node, tuple[Value, ...]], Value | tuple[Value, ...] | None]
 
 
-def transform(
-    graph: Graph,
-    visit: Callable[[Node, tuple[Value, ...]], Value | tuple[Value, ...] | None],
-    mapping: Mapping[Value, Value] | None = None,
-    name: str | None = None,
-) -> Graph:
-    """Rebuild a graph bottom-up. `visit(node, new operands)` returns the new result(s), or None to keep the node's op.
+class Rebuilder:
+    """Maps the values of an old graph to new ones, operands first.
 
-    `mapping` redirects values of the old graph to other values, which may be new nodes on top of old ones.
+    `env` may be seeded with replacements (for instance of inputs) before `run`. `visit(node, new operands)` returns the
+    new result(s), or None to keep the op.
     """
-    done: dict[Value, Value] = {}
-    original: dict[Value, Value] = {}  # rebuilt form of a replaced value, for uses inside its own replacement
-    mapping = mapping or {}
 
-    def known(value: Value) -> Value | None:
-        return done.get(value) or original.get(value)
+    def __init__(self, graph: Graph, env: Mapping[Value, Value] | None = None) -> None:
+        self.graph = graph
+        self.env: dict[Value, Value] = dict(env or {})
 
-    def build(node: Node) -> tuple[Value, ...]:
-        operands = tuple(done.get(v) or original[v] for v in node.operands)
-        out = visit(node, operands) if node.op != "core.input" else None
-        if out is None:
-            out = rebuild(node, operands).results
-        return out if isinstance(out, tuple) else (out,)
-
-    def ensure(root: Value) -> None:
-        stack = [root]
-        opened: set[Value] = set()
-        while stack:
-            value = stack[-1]
-            target = mapping.get(value)
-            if value in done or (value in opened and stack.count(value) > 1 and value in original):
-                stack.pop()
+    def run(self, visit: Visit) -> Rebuilder:
+        env = self.env
+        for node in self.graph.nodes:
+            if node.results[0] in env:
                 continue
-            if target is not None and value not in opened:
-                opened.add(value)
-                if target is not value:
-                    stack.append(target)
-                    continue
-            if target is not None and target is not value and target in done:
-                done[value] = done[target]
-                stack.pop()
+            if node.op == "core.input":
+                env[node.results[0]] = node.results[0]
                 continue
-            missing = [v for v in value.node.operands if known(v) is None]
-            if missing:
-                stack.extend(missing)
-                continue
-            for old, new in zip(value.node.results, build(value.node), strict=True):
-                if old in mapping and mapping[old] is not old:
-                    original.setdefault(old, new)
-                else:
-                    done.setdefault(old, new)
-            stack.pop()
+            operands = tuple(env[v] for v in node.operands)
+            out = visit(node, operands)
+            if out is None:
+                out = rebuild(node, operands).results
+            elif isinstance(out, Value):
+                out = (out,)
+            for old, new in zip(node.results, out, strict=True):
+                env[old] = new
+        return self
 
-    for value in graph.inputs:
-        ensure(value)
-    for value in graph.outputs:
-        ensure(value)
-    outputs = tuple(done[v] for v in graph.outputs)
-    inputs: dict[Value, None] = {}  # in order; a replaced input stays only where its replacement uses it
-    used = {id(n) for n in topological((), outputs)}
-    for value in graph.inputs:
-        if done[value] is value or id(value.node) in used:
-            inputs[value] = None
-        if done[value] is not value and done[value].op == "core.input":
-            inputs[done[value]] = None
-    return Graph(tuple(inputs), outputs, graph.output_names, name or graph.name)
+    def graph_with(
+        self, extra_inputs: tuple[Value, ...] = (), extra_outputs: Mapping[str, Value] | None = None
+    ) -> Graph:
+        """The new graph: the old inputs and outputs mapped, then the extra ones."""
+        extra = dict(extra_outputs or {})
+        return Graph(
+            (*(self.env[v] for v in self.graph.inputs), *extra_inputs),
+            (*(self.env[v] for v in self.graph.outputs), *extra.values()),
+            (*self.graph.output_names, *extra),
+            self.graph.name,
+        )
+
+
+def transform(graph: Graph, visit: Visit) -> Graph:
+    """`graph` with every node passed through `visit`; the same graph if nothing changed."""
+    walk = Rebuilder(graph).run(visit)
+    if all(walk.env[v] is v for v in graph.outputs):
+        return graph
+    return walk.graph_with()
 
 
 @dataclass(frozen=True)

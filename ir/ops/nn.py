@@ -6,35 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from inferir.ir.graph.attrs import Attrs
-from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Builder, Value
-from inferir.ir.graph.registry import Decompose, OpDef, define, opdef
+from inferir.ir.graph.dtypes import DType, from_torch
+from inferir.ir.graph.graph import Builder, Graph, Value
+from inferir.ir.graph.interpreter import run_body
+from inferir.ir.graph.registry import Decompose, OpDef, define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import elementwise, need
 
 
 def _by_decomposition(decompose: Decompose) -> Callable[..., Any]:
-    """A reference implementation that evaluates the decomposition node by node."""
+    """A reference implementation that interprets the decomposition."""
 
     def evaluate(attrs: Attrs, *tensors: Any) -> Any:
-        from inferir.ir.graph.dtypes import from_torch
-
         b = Builder()
-        inputs = [b.input(f"x{i}", TensorType(tuple(t.shape), from_torch(t.dtype))) for i, t in enumerate(tensors)]
-        env: dict[Value, Any] = dict(zip(inputs, tensors, strict=True))
-
-        def value(v: Value) -> Any:
-            if v not in env:
-                node = v.node
-                if node.op == "core.scalar":
-                    env[v] = node.attrs["value"]
-                else:
-                    fn = opdef(node.op).evaluate
-                    assert fn is not None
-                    env[v] = fn(node.attrs, *(value(o) for o in node.operands))
-            return env[v]
-
-        return value(decompose(b, inputs, attrs))
+        types = (TensorType(tuple(t.shape), from_torch(t.dtype)) for t in tensors)
+        inputs = tuple(b.input(f"x{i}", type_) for i, type_ in enumerate(types))
+        return run_body(Graph(inputs, (decompose(b, inputs, attrs),)), tensors)[0]
 
     return evaluate
 

@@ -10,8 +10,8 @@ from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.registry import OpDef, opdef
+from inferir.ir.graph.rewrite import transform
 from inferir.ir.ops.common import axis, broadcast
-from inferir.passes.rebuild import rebuilt
 
 # A cast from a key to one of its values loses nothing.
 _WIDER = {
@@ -37,7 +37,7 @@ class Canonicalise:
 
     def run(self, graph: Graph) -> Graph:
         while True:
-            after = rebuilt(graph, _visit)
+            after = transform(graph, _visit)
             if after is graph:
                 return graph
             graph = after

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value, attr_text, rebuild
-from inferir.passes.rebuild import rebuilt
+from inferir.ir.graph.rewrite import transform
 
 
 @dataclass(frozen=True)
@@ -32,4 +32,4 @@ class ShareCommon:
                 found = seen[key] = rebuild(node, operands).results
             return found
 
-        return rebuilt(graph, visit)
+        return transform(graph, visit)

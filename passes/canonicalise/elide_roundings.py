@@ -8,8 +8,8 @@ from typing import ClassVar
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.registry import opdef
+from inferir.ir.graph.rewrite import transform
 from inferir.passes.context import REGIONS
-from inferir.passes.rebuild import rebuilt
 
 _HALF = (DType.BF16, DType.F16)
 
@@ -39,7 +39,7 @@ class ElideRoundings:
                 return None
             return Builder(node.loc).node(node.op, operands, node.attrs.replace(body=done[body])).results
 
-        return rebuilt(graph, visit)
+        return transform(graph, visit)
 
 
 class _Widened:

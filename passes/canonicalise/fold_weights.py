@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, topological
 from inferir.ir.graph.registry import opdef
+from inferir.ir.graph.rewrite import Rebuilder
 from inferir.passes.context import WEIGHTS_FOLDED, PassContext
-from inferir.passes.rebuild import Rebuilder
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,12 @@ import networkx as nx
 
 from inferir.ir.errors import PassError
 from inferir.ir.graph.analysis import dominators, needed, operand_dag
-from inferir.ir.graph.dims import R, T
+from inferir.ir.graph.dims import R, T, with_symbol
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, make_node, topological
 from inferir.ir.graph.registry import opdef
 from inferir.passes.context import PAGED, ROWS_GATHERED, has_tokens
 from inferir.passes.insert.step_input import step_input
-from inferir.passes.rebuild import with_symbol
 
 
 @dataclass(frozen=True)

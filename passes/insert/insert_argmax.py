@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from inferir.ir.graph.dims import G, R
+from inferir.ir.graph.dims import G, R, with_symbol
 from inferir.ir.graph.graph import Builder, Graph, Node, Provenance, Value, make_node, topological
 from inferir.ir.graph.registry import opdef
 from inferir.ir.weight_format import FORMATS
 from inferir.passes.context import PACKED, SAMPLED, PassContext, describe
 from inferir.passes.insert.step_input import step_input
-from inferir.passes.rebuild import with_symbol
 
 ROW_MULTIPLE, LONGEST_ROW = 16, 32768
 """Of how many elements rows of the last product must be a multiple, since the pre-filter takes as many at once, and how

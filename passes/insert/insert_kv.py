@@ -12,11 +12,11 @@ from inferir.ir.graph.dims import NB
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.registry import opdef
+from inferir.ir.graph.rewrite import Rebuilder
 from inferir.ir.graph.types import TensorType
 from inferir.passes.context import PAGED, POSITIONS_TABULATED, RAGGED, PassContext, refuse
 from inferir.passes.insert.kv_grouping import group_layers
 from inferir.passes.insert.step_input import step_input
-from inferir.passes.rebuild import Rebuilder
 
 _INDEX_INPUTS = ("ids", "positions")
 

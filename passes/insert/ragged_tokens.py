@@ -11,10 +11,10 @@ from inferir.ir.errors import PassError
 from inferir.ir.graph.dims import Dim, T
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.graph.registry import OpDef, opdef
+from inferir.ir.graph.rewrite import Rebuilder
 from inferir.ir.ops.common import axis
 from inferir.passes.canonicalise.canonicalise import view_to
 from inferir.passes.context import RAGGED, has_tokens, refuse
-from inferir.passes.rebuild import Rebuilder
 
 Shape = tuple[Dim, ...]
 

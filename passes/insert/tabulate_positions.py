@@ -10,8 +10,8 @@ import sympy
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.graph import Builder, Graph, Value, make_node, topological
 from inferir.ir.graph.registry import opdef
+from inferir.ir.graph.rewrite import Rebuilder
 from inferir.passes.context import POSITIONS_TABULATED, RAGGED, has_tokens
-from inferir.passes.rebuild import Rebuilder
 
 
 @dataclass(frozen=True)

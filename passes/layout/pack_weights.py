@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from inferir.ir.errors import IRError
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
+from inferir.ir.graph.rewrite import Rebuilder
 from inferir.ir.ops.common import axis
 from inferir.ir.weight_format import FORMATS
 from inferir.passes.context import PACKED, RAGGED, refuse
-from inferir.passes.rebuild import Rebuilder
 
 
 @dataclass(frozen=True)

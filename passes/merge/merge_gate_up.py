@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value, rebuild
+from inferir.ir.graph.rewrite import transform
 from inferir.passes.context import RAGGED, PassContext, describe
 from inferir.passes.merge.merge_linears import merged, reason_against
-from inferir.passes.rebuild import rebuilt
 
 
 @dataclass(frozen=True)
@@ -42,4 +42,4 @@ class MergeGateUp:
             slices = merged(gate.node.operands[0], [gate.node, up.node])
             return rebuild(node, tuple(slices)).result
 
-        return rebuilt(graph, visit)
+        return transform(graph, visit)

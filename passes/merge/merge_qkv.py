@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value
 from inferir.ir.graph.registry import opdef
+from inferir.ir.graph.rewrite import Rebuilder
 from inferir.passes.context import RAGGED, PassContext, describe
 from inferir.passes.merge.merge_linears import merged, reason_against
-from inferir.passes.rebuild import Rebuilder
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
+from inferir.ir.graph.rewrite import transform
 from inferir.ir.ops.nn import GATES
 from inferir.passes.context import RAGGED
-from inferir.passes.rebuild import rebuilt
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class RecogniseGatedAct:
     ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:
-        return rebuilt(graph, _visit)
+        return transform(graph, _visit)
 
 
 def _visit(node: Node, operands: tuple[Value, ...]) -> Value | None:

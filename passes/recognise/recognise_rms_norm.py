@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
-from inferir.ir.graph.rewrite import Any_, OneOf, P, Scalar, match
+from inferir.ir.graph.rewrite import Any_, OneOf, P, Scalar, match, transform
 from inferir.passes.context import RAGGED
-from inferir.passes.rebuild import rebuilt
 
 _MEAN = P("tensor.mean", P("tensor.mul", Any_("x"), Any_("x")), attrs={"keepdim": True}, name="mean")
 _VARIANCE = P("tensor.add", _MEAN, Scalar("eps"))
@@ -34,7 +33,7 @@ class RecogniseRmsNorm:
     ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:
-        return rebuilt(graph, _visit)
+        return transform(graph, _visit)
 
 
 def _visit(node: Node, operands: tuple[Value, ...]) -> Value | None:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
-from inferir.ir.graph.rewrite import Any_, Opt, P, match
+from inferir.ir.graph.rewrite import Any_, Opt, P, match, transform
 from inferir.ir.ops.common import axis
 from inferir.passes.context import RAGGED
-from inferir.passes.rebuild import rebuilt
 
 _TURNED = P(
     "tensor.cat",
@@ -43,7 +42,7 @@ class RecogniseRotary:
     ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:
-        return rebuilt(graph, _visit)
+        return transform(graph, _visit)
 
 
 def _visit(node: Node, operands: tuple[Value, ...]) -> Value | None:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
-from inferir.ir.graph.rewrite import Any_, P, Scalar, match
+from inferir.ir.graph.rewrite import Any_, P, Scalar, match, transform
 from inferir.passes.context import RAGGED
-from inferir.passes.rebuild import rebuilt
 
 _SOFTCAP = P("tensor.mul", P("tensor.tanh", P("tensor.div", Any_("x"), Scalar("divisor"))), Scalar("cap"))
 
@@ -23,7 +22,7 @@ class RecogniseSoftcap:
     ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:
-        return rebuilt(graph, _visit)
+        return transform(graph, _visit)
 
 
 def _visit(node: Node, operands: tuple[Value, ...]) -> Value | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from inferir.ir.contract.artifact import BucketRecord
 from inferir.ir.contract.bucket import BatchDescriptor
+from inferir.ir.contract.manifest import BucketRecord
 from inferir.ir.errors import EngineError
 
 Program = TypeVar("Program")

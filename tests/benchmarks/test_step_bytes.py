@@ -22,8 +22,8 @@ from inferir.compile.assemble import bucket_records
 from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
 from inferir.compile.compiler import capture, lower, resolve
 from inferir.frontend.source.model_source import load_source
-from inferir.ir.contract.artifact import BucketRecord, WeightArg
 from inferir.ir.contract.bucket import default_buckets
+from inferir.ir.contract.manifest import BucketRecord, WeightArg
 from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.graph import Node

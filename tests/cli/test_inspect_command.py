@@ -14,7 +14,8 @@ import pytest
 
 from inferir.inspect.artifact_page import artifact_page
 from inferir.inspect.inspect_artifact import short_provenance, view_artifact
-from inferir.ir.contract.artifact import Manifest, read_manifest, write_manifest
+from inferir.ir.contract.artifact import read_manifest, write_manifest
+from inferir.ir.contract.manifest import Manifest
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import pytest
 
 from inferir.api.llm import LLM
 from inferir.codegen.cache.compile_cache import CompileCache
-from inferir.ir.contract.artifact import Manifest, read_manifest
+from inferir.ir.contract.artifact import read_manifest
+from inferir.ir.contract.manifest import Manifest
 
 LIMITS = ("--max-num-batched-tokens", "64", "--max-num-seqs", "8", "--threads", "2")
 

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from inferir.api.llm import LLM, SamplingParams
-from inferir.ir.contract.artifact import Call, IORecord, ResidentArg, WeightArg, read_manifest, write_manifest
+from inferir.ir.contract.artifact import read_manifest, write_manifest
 from inferir.ir.contract.bucket import BatchDescriptor
+from inferir.ir.contract.manifest import Call, IORecord, ResidentArg, WeightArg
 from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import ArtifactError, EngineError, RequestError, TargetError

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from inferir.api.llm import LLM, SamplingParams
-from inferir.ir.contract.artifact import ArenaArg, read_manifest, write_manifest
-from inferir.ir.contract.manifest import BucketRecord
+from inferir.ir.contract.artifact import read_manifest, write_manifest
+from inferir.ir.contract.manifest import ArenaArg, BucketRecord
 
 
 @pytest.fixture

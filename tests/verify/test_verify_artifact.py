@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from inferir.ir.contract.artifact import Manifest, file_records, read_manifest, write_manifest
+from inferir.ir.contract.artifact import file_records, read_manifest, write_manifest
+from inferir.ir.contract.manifest import Manifest
 from inferir.ir.errors import InferirError
 from inferir.verify.cases import Part
 from inferir.verify.checks import (

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inferir.ir.contract.artifact import ArenaArg, Arg, InputArg, IORecord, KVArg, OutputArg, ResidentArg, WeightArg
 from inferir.ir.contract.kv_groups import plan_slabs
+from inferir.ir.contract.manifest import ArenaArg, Arg, InputArg, IORecord, KVArg, OutputArg, ResidentArg, WeightArg
 from inferir.ir.errors import ArtifactError
 from inferir.ir.graph.dtypes import DType
 from inferir.runtime.loader import LoadedArtifact

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inferir.ir.contract import abi
-from inferir.ir.contract.artifact import BucketRecord
+from inferir.ir.contract.manifest import BucketRecord
 from inferir.ir.contract.symbols import StepCounts
 from inferir.runtime.executor.cpu.step_memory import StepMemory
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool, function

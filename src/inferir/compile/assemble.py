@@ -14,23 +14,22 @@ from inferir.codegen.library import BuiltBucket, region_digest
 from inferir.compile.compile_types import WEIGHTS, Captured, CompileOptions
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.tokenizer.template_files import DEFAULT, template_file
-from inferir.ir.contract.artifact import (
+from inferir.ir.contract.artifact import file_records, write_manifest
+from inferir.ir.contract.kernel_args import KernelArg, Of, Operand, Resident, Result, Workspace
+from inferir.ir.contract.kv_groups import plan_slabs
+from inferir.ir.contract.manifest import (
     ArenaArg,
     Arg,
     BucketRecord,
     Call,
+    Decision,
     IORecord,
     Manifest,
     MemoryRecord,
     ModelRecord,
     ResidentArg,
     TensorRecord,
-    file_records,
-    write_manifest,
 )
-from inferir.ir.contract.kernel_args import KernelArg, Of, Operand, Resident, Result, Workspace
-from inferir.ir.contract.kv_groups import plan_slabs
-from inferir.ir.contract.manifest import Decision
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.dims import dim_str
 from inferir.ir.graph.graph import Graph

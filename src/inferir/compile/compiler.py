@@ -46,8 +46,8 @@ from inferir.frontend.source.decisions import decisions
 from inferir.frontend.source.export_tokenizer import TokenizerFacts
 from inferir.frontend.source.model_source import ModelSource, load_source
 from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning
-from inferir.ir.contract.artifact import TensorRecord
 from inferir.ir.contract.bucket import default_buckets, parse_buckets
+from inferir.ir.contract.manifest import TensorRecord
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import InferirError
 from inferir.ir.graph.graph import Graph

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from inferir.ir.contract.artifact import Manifest
+from inferir.ir.contract.manifest import Manifest
 from inferir.ir.graph.dtypes import DType
 from inferir.verify.cases import Part
 from inferir.verify.divergence import Distances, Rows, distances

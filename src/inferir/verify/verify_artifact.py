@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inferir.api.llm import LLM, SamplingParams
-from inferir.ir.contract.artifact import Manifest, read_manifest
+from inferir.ir.contract.artifact import read_manifest
+from inferir.ir.contract.manifest import Manifest
 from inferir.ir.errors import InferirError
 from inferir.ir.graph.dtypes import DType
 from inferir.verify.cases import Schedule, schedules, steps, token_pool

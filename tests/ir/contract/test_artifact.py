@@ -13,7 +13,11 @@ import pytest
 from plugin_distributions import write_distribution
 from small_limits import limits
 
-from inferir.ir.contract.artifact import (
+from inferir.ir.contract.artifact import file_records, read_manifest, verify_files, write_manifest
+from inferir.ir.contract.kv_groups import KVCacheGroup
+from inferir.ir.contract.kv_reads import SlidingWindow
+from inferir.ir.contract.kv_specs import AttentionSpec, decode_spec
+from inferir.ir.contract.manifest import (
     ArenaArg,
     BucketRecord,
     Call,
@@ -28,14 +32,7 @@ from inferir.ir.contract.artifact import (
     OutputArg,
     TensorRecord,
     WeightArg,
-    file_records,
-    read_manifest,
-    verify_files,
-    write_manifest,
 )
-from inferir.ir.contract.kv_groups import KVCacheGroup
-from inferir.ir.contract.kv_reads import SlidingWindow
-from inferir.ir.contract.kv_specs import AttentionSpec, decode_spec
 from inferir.ir.contract.target import TARGETS
 from inferir.ir.errors import ArtifactError
 from inferir.ir.graph.dtypes import DType

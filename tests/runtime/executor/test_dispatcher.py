@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inferir.ir.contract.artifact import BucketRecord
 from inferir.ir.contract.bucket import BatchDescriptor
+from inferir.ir.contract.manifest import BucketRecord
 from inferir.ir.errors import EngineError
 from inferir.runtime.executor.dispatcher import Dispatcher
 
