@@ -21,6 +21,8 @@ from inferir.ir.errors import CodegenError
 
 _EXPORT = 'T.func_attr({"global_symbol": "inferir_run", "calling_conv": 2})'
 
+pytestmark = pytest.mark.usefixtures("real_workers")
+
 
 def _module(amount: int, statement: str = "") -> str:
     return f"""

@@ -22,6 +22,8 @@ from inferir.codegen.tvm.build.parallel_build import build_many
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
 
+pytestmark = pytest.mark.usefixtures("real_workers")
+
 MODULE = """
 @I.ir_module
 class Mod:
