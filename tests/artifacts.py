@@ -21,17 +21,17 @@ MAX_MODEL_LEN = 128
 BUCKETS = "1,2-8,9-64"
 SMALL = (
     "--max-num-batched-tokens",
-    "4",
+    "1",
     "--max-num-seqs",
-    "2",
+    "1",
     "--max-model-len",
     "32",
     "--buckets",
-    "1-4",
+    "1",
     "--jobs",
     "1",
 )
-"""Options of the command line for a compile that is as small as can be."""
+"""Options of the command line for a compile that is as small as can be: a step of one token has the fewest kernels."""
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"

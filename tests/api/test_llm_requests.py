@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from artifacts import VOCAB, compile_tiny
-from families import gemma3, mistral, write
+from families import ONE_BUCKET, gemma3, mistral, write
 
 from inferir.api.llm import LLM, SamplingParams
 from inferir.ir.errors import EngineError, QueueFullError, RequestError
@@ -38,7 +38,7 @@ def windowed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """A model with windows in every other layer, or in all."""
     config: Callable[[], object] = {"gemma3": gemma3, "mistral": mistral}[request.param]
     root = tmp_path_factory.mktemp(request.param)
-    compile_tiny(write(config(), root / "model"), root / "artifact", max_model_len=128, buckets="1-64")
+    compile_tiny(write(config(), root / "model"), root / "artifact", **ONE_BUCKET)
     return root / "artifact"
 
 

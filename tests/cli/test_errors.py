@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from artifacts import SMALL
 
 from inferir.ir.contract.artifact import read_manifest, write_manifest
 from inferir.ir.contract.target import Target
-
-SMALL = ("--max-num-batched-tokens", "4", "--max-num-seqs", "2", "--max-model-len", "32", "--buckets", "1-4")
 
 
 @pytest.fixture

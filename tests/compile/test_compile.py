@@ -34,10 +34,10 @@ def test_flags_reach_the_artifact_and_the_second_run_hits_the_cache(
     assert "1 captured graph: no graph entry is stored" in " ".join(first.out.split())
     manifest = read_manifest(tmp_path / "a")
     limits = manifest.limits
-    assert (limits.max_tokens, limits.max_seqs, limits.max_model_len, limits.block_size) == (4, 2, 32, 16)
+    assert (limits.max_tokens, limits.max_seqs, limits.max_model_len, limits.block_size) == (1, 1, 32, 16)
     assert (manifest.model.dtype.value, manifest.target.name) == ("bf16", "x86-64-v3")
     assert (manifest.options["opt_level"], manifest.options["disabled_passes"]) == (1, ["merge-qkv"])
-    assert [b.name for b in manifest.buckets] == ["t1-4"]
+    assert [b.name for b in manifest.buckets] == ["t1"]
     again = cli("compile", tiny_model, "-o", tmp_path / "b", *SMALL, *OTHER)
     assert "Compile cache: hit, everything came from it" in again.out
     assert read_manifest(tmp_path / "b").digest == manifest.digest
@@ -65,7 +65,7 @@ def test_graphs_can_be_printed_and_dumped(cli: Callable[..., Any], tiny_model: P
     names = {f.name for f in dump.iterdir()}
     assert "00-input.txt" in names
     assert any(n.endswith("-fuse-regions.txt") for n in names)
-    stages = {f.name for f in (dump / "t1-4").iterdir()}
+    stages = {f.name for f in (dump / "t1").iterdir()}
     assert {"module.py", "module.so"} < stages
     assert sum(n.startswith("k") and n.endswith("_attention.py") for n in stages) == 1
     all_of_them = cli("compile", tiny_model, "-o", art, *SMALL, *OTHER, "--print-ir-after", "all", "--json")
@@ -78,16 +78,16 @@ def test_a_kernel_can_be_edited_and_given_back(cli: Callable[..., Any], tiny_mod
     art, dump, edited = tmp_path / "art", tmp_path / "dump", tmp_path / "edited"
     assert cli("compile", tiny_model, "-o", art, *SMALL, *OTHER, "--dump-dir", dump).status == 0
     plain = read_manifest(art)
-    name = next(f.name for f in (dump / "t1-4").iterdir() if "rms_norm" in f.name)
-    (edited / "t1-4").mkdir(parents=True)
-    text = (dump / "t1-4" / name).read_text()
+    name = next(f.name for f in (dump / "t1").iterdir() if "rms_norm" in f.name)
+    (edited / "t1").mkdir(parents=True)
+    text = (dump / "t1" / name).read_text()
     assert "inf_rsqrt" in text
-    (edited / "t1-4" / name).write_text(text.replace("inf_rsqrt", "inf_exp"))
+    (edited / "t1" / name).write_text(text.replace("inf_rsqrt", "inf_exp"))
     result = cli("compile", tiny_model, "-o", art, *SMALL, *OTHER, "--override", edited)
-    assert f"Replaced by hand: t1-4/{name}." in result.out
+    assert f"Replaced by hand: t1/{name}." in result.out
     (bucket,) = read_manifest(art).buckets
     assert list(bucket.replaced) == [name]
-    assert f"t1-4/{name}" in cli("inspect", art).out
+    assert f"t1/{name}" in cli("inspect", art).out
     assert cli("inspect", art, "--json").json["buckets"][0]["replaced"] == bucket.replaced
     assert read_manifest(art).files[bucket.library] != plain.files[bucket.library]
     again = cli("compile", tiny_model, "-o", art, *SMALL, *OTHER)
@@ -107,7 +107,7 @@ def test_an_unknown_pass_is_refused(fails: Callable[..., str], tiny_model: Path,
     [
         (("--dtype", "f8"), "dtype 'f8' is not supported"),
         (("--target", "pdp11"), "unknown target 'pdp11'"),
-        (("--buckets", "1-2"), "they must cover 1-4 tokens"),
+        (("--buckets", "1-2"), "they must cover 1-1 tokens"),
         (("--block-size", "20"), "block_size is 20, not a multiple of 16"),
         (("--max-model-len", "1000"), "max_model_len"),
         (("--max-num-seqs", "0"), "max_num_seqs is 0"),

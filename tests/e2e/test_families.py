@@ -44,8 +44,7 @@ LENGTHS = (1, 5, 40, 150)
 
 
 def compile_small(model: Path, out: Path, **options: Any) -> Path:
-    limits = {"max_num_batched_tokens": 64, "max_num_seqs": 8, "buckets": "1-64", "block_size": 16, "jobs": 1}
-    compile_model(str(model), out, CompileOptions(**{**limits, **options}))
+    compile_model(str(model), out, CompileOptions(**families.ONE_BUCKET, **options))
     return out
 
 

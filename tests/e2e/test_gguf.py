@@ -19,12 +19,12 @@ from inferir.ir.contract.artifact import read_manifest
 from inferir.ir.errors import InferirError
 
 FIGURES = json.loads(Path(__file__).parent.parent.joinpath("frontend", "gguf", "data", "gguf_logits.json").read_text())
-OPTIONS = CompileOptions(dtype="f32", buckets="1,2-64", max_num_batched_tokens=64, max_model_len=320)
+OPTIONS = CompileOptions(dtype="f32", buckets="1-16", max_num_batched_tokens=16, max_num_seqs=4, max_model_len=320)
 
 
 @pytest.mark.parametrize(("name", "parts"), [("llama-freqs", 2), ("llama-linear", 1)])
 def test_a_compiled_model_gives_llama_cpps_log_probabilities(name: str, parts: int, tmp_path: Path) -> None:
-    """300 tokens, in steps of 64."""
+    """300 tokens, in steps of 16."""
     files = split(vocabulary(cases()[name], count=256), tmp_path, parts)
     compile_model(str(files[0]), tmp_path / "art", OPTIONS)
     with LLM(tmp_path / "art") as llm:

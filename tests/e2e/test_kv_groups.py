@@ -105,7 +105,7 @@ def artifact(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     limits: dict[str, Any] = {
         "max_num_batched_tokens": 384,
         "max_num_seqs": 4,
-        "buckets": "1-8,9-384",
+        "buckets": "1-384",
         "block_size": BLOCK,
         "jobs": 1,
     }

@@ -7,25 +7,21 @@ from typing import Any
 import families
 import numpy as np
 import pytest
+from artifacts import compile_tiny
 
 from inferir import LLM, SamplingParams
-from inferir.compile.compiler import CompileOptions, compile_model
-from inferir.ir.contract.target import TARGETS, host_features, missing_features
+from inferir.ir.contract.target import TARGETS, Target, host_features, missing_features
 
 GREEDY = SamplingParams(max_tokens=16, temperature=0.0, ignore_eos=True)
 PROMPTS = [np.random.default_rng(n).integers(0, 256, n).tolist() for n in (1, 3, 30, 70)]
 
 
-def compile_small(model: Path, out: Path, **options: Any) -> Path:
-    limits = {"max_num_batched_tokens": 64, "max_num_seqs": 8, "buckets": "1,2-8,9-64", "block_size": 16, "jobs": 1}
-    compile_model(str(model), out, CompileOptions(**{**limits, **options}))
-    return out
-
-
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("models")
-    return {f.__name__: families.write(f(), root / f.__name__) for f in (families.llama, families.gemma3)}
+def models(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {
+        "llama": tiny_model,
+        "gemma3": families.write(families.gemma3(), tmp_path_factory.mktemp("gemma3") / "model"),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +33,8 @@ def artifacts(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
     def get(model: str, **options: Any) -> Path:
         key = f"{model}-{'-'.join(f'{k}={v}' for k, v in sorted(options.items()))}".replace("+", "_")
         if key not in made:
-            made[key] = compile_small(models[model], root / key, **options)
+            made[key] = root / key
+            compile_tiny(models[model], made[key], **options)
         return made[key]
 
     return get
@@ -51,15 +48,15 @@ def tokens(artifact: Path, **options: Any) -> list[list[int]]:
 @pytest.mark.parametrize("model", ["llama", "gemma3"])
 @pytest.mark.parametrize("level", [0, 1, 3])
 def test_every_optimisation_level_gives_the_same_tokens(model: str, level: int, artifacts: Callable[..., Path]) -> None:
-    level_only = artifacts(model, dtype="f32", opt_level=level, buckets="1-64")
+    level_only = artifacts(model, dtype="f32", opt_level=level, **families.ONE_BUCKET)
     assert tokens(level_only) == tokens(artifacts(model, dtype="f32"))
 
 
-@pytest.mark.parametrize("target", [t.name for t in TARGETS.values() if t.kind == "cpu"])
+@pytest.mark.parametrize("target", [t for t, x in TARGETS.items() if x.kind == "cpu" and x != Target.host()])
 def test_every_target_gives_the_same_float32_tokens(target: str, artifacts: Callable[..., Path]) -> None:
     if missing_features(TARGETS[target], host_features()):
         pytest.skip(f"this machine cannot run {target}")
-    for_target = artifacts("llama", dtype="f32", target=target, buckets="1-64")
+    for_target = artifacts("llama", dtype="f32", target=target, **families.ONE_BUCKET)
     assert tokens(for_target) == tokens(artifacts("llama", dtype="f32"))
 
 
@@ -99,11 +96,13 @@ def test_a_list_of_end_ids_ends_generation_with_each(models: dict[str, Path], tm
 
     model = tmp_path / "model"
     shutil.copytree(models["llama"], model)
-    with LLM(compile_small(model, tmp_path / "plain", dtype="f32")) as llm:
+    compile_tiny(model, tmp_path / "plain", dtype="f32")
+    with LLM(tmp_path / "plain") as llm:
         free = llm.generate([PROMPTS[2]], GREEDY)[0].token_ids
     ends = [free[4], free[2]]
     (model / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
-    with LLM(compile_small(model, tmp_path / "ends", dtype="f32")) as llm:
+    compile_tiny(model, tmp_path / "ends", dtype="f32")
+    with LLM(tmp_path / "ends") as llm:
         params = SamplingParams(max_tokens=16, temperature=0.0)
         out = llm.generate([PROMPTS[2]], params)[0]
         on = llm.generate([PROMPTS[2]], GREEDY)[0]
@@ -125,7 +124,8 @@ def test_a_padded_vocabulary_is_never_sampled(tmp_path: Path) -> None:
     weights["lm_head.weight"][VOCAB:] = weights["lm_head.weight"][:64] * 50
     save_file(weights, file, metadata={"format": "pt"})
     hot = SamplingParams(max_tokens=8, temperature=2.0, seed=3, ignore_eos=True)
-    with LLM(compile_small(model, tmp_path / "art", dtype="f32", buckets="1-64")) as llm:
+    compile_tiny(model, tmp_path / "art", dtype="f32", **families.ONE_BUCKET)
+    with LLM(tmp_path / "art") as llm:
         outputs = llm.generate([PROMPTS[1]] * 12, [hot] * 12)
     assert max(t for o in outputs for t in o.token_ids) < VOCAB
     assert torch.isfinite(weights["lm_head.weight"]).all()

@@ -38,7 +38,7 @@ def test_float32_gives_the_tokens_of_eager(gguf: Path, tmp_path: Path) -> None:
 
 
 def test_bfloat16_answers_in_a_process_without_the_compiler(gguf: Path, tmp_path: Path) -> None:
-    compile_model(str(gguf), tmp_path / "art")
+    compile_model(str(gguf), tmp_path / "art", CompileOptions(buckets="1,2-64", max_num_batched_tokens=64))
     script = (
         "import sys\n"
         "from inferir import LLM, SamplingParams\n"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from artifacts import compile_tiny
 from chain_model import write_chain_model
+from families import ONE_BUCKET
 from serving import Server
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -26,7 +27,7 @@ ADD, SUB = ("add", '{"a": 1}'), ("sub", '{"a": 2}')
 def chains(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chains")
     write_chain_model(folder / "model", CHAINS, (OPEN, CLOSE))
-    compile_tiny(folder / "model", folder / "art", buckets="1-64")
+    compile_tiny(folder / "model", folder / "art", **ONE_BUCKET)
     return folder / "art"
 
 

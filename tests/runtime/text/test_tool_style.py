@@ -45,7 +45,7 @@ def test_the_artifact_has_it(tiny_artifact: Path, tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", num_hidden_layers=1)
     config = json.loads((model / "tokenizer_config.json").read_text())
     (model / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": TEMPLATE + HERMES}))
-    compile_tiny(model, tmp_path / "art", buckets="1-64")
+    compile_tiny(model, tmp_path / "art")
     view = view_artifact(tmp_path / "art")
     assert view.manifest.model.tool_style == "hermes"
     assert dict(summary(view))["tool calls"] == "hermes"
