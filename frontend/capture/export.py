@@ -64,9 +64,13 @@ def export(model: Any, with_lengths: bool = False) -> Exported:
             with quiet(), torch.no_grad():
                 raise explain_sizes(error, model, lambda: _export(model, with_lengths)) from error
         raise explain(error, model) from error
-    symbol = _token_symbol(program)
-    _check_ranges(program, symbol)
-    return Exported(program, symbol)
+    size = next(n for n in program.graph.nodes if n.op == "placeholder" and n.name == "ids").meta["val"].shape[0]
+    if isinstance(size, int):
+        raise UntraceableError(
+            f"the trace is specialised to {size} tokens; the model's code fixes the number of tokens"
+        )
+    _check_ranges(program, size.node.expr)
+    return Exported(program, size.node.expr)
 
 
 def _export(model: Any, with_lengths: bool) -> Any:
@@ -85,16 +89,6 @@ def _is_functional(program: Any) -> bool:
     """Whether no op writes to its operands, so that functionalisation would change nothing."""
     schemas = (getattr(n.target, "_schema", None) for n in program.graph.nodes if n.op == "call_function")
     return not list(program.graph_module.children()) and not any(s is not None and s.is_mutable for s in schemas)
-
-
-def _token_symbol(program: Any) -> Any:
-    node = next(n for n in program.graph.nodes if n.op == "placeholder" and n.name == "ids")
-    size = node.meta["val"].shape[0]
-    if isinstance(size, int):
-        raise UntraceableError(
-            f"the trace is specialised to {size} tokens; the model's code fixes the number of tokens"
-        )
-    return size.node.expr
 
 
 def _check_ranges(program: Any, symbol: Any) -> None:

@@ -24,8 +24,6 @@ from inferir.frontend.checkpoint.huggingface import IMPLEMENTATION, api
 from inferir.ir.contract.kv_reads import FULL_ATTENTION, Chunks, Reads, SlidingWindow
 from inferir.ir.errors import UntraceableError
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
 # Arguments of an attention call that say nothing about its result here: dropout is off in eval mode, positions are
 # in q and k already, and the others steer caches or outputs.
 IGNORED_ARGUMENTS = frozenset(
@@ -64,13 +62,6 @@ class MaskSpec:
 
 # --- marker ops -----------------------------------------------------------------------------------------------------
 
-_LIBRARY: Any = torch.library.Library("inferir", "DEF")  # type: ignore[no-untyped-call]
-_LIBRARY.define(
-    "attention(Tensor q, Tensor k, Tensor v, Tensor? mask, float scale, int window, float softcap, bool causal)"
-    " -> Tensor"
-)
-_LIBRARY.define("mask(Tensor like, SymInt queries, SymInt keys, str reads, bool causal, int dtype) -> Tensor")
-
 
 def _attention_type(
     q: torch.Tensor,
@@ -85,12 +76,13 @@ def _attention_type(
     return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[3])
 
 
-def _mask_type(like: torch.Tensor, queries: int, keys: int, reads: str, causal: bool, dtype: int) -> torch.Tensor:
-    return like.new_empty((1, 1, queries, keys), dtype=_DTYPES[dtype])
+def _mask_type(like: torch.Tensor, queries: int, keys: int, reads: str, causal: bool) -> torch.Tensor:
+    return like.new_empty((1, 1, queries, keys))
 
 
-torch.library.register_fake("inferir::attention", _attention_type, lib=_LIBRARY)
-torch.library.register_fake("inferir::mask", _mask_type, lib=_LIBRARY)
+_TYPES: dict[str, Callable[..., torch.Tensor]] = {"attention": _attention_type, "mask": _mask_type}
+for _name, _type in _TYPES.items():
+    torch.library.custom_op(f"inferir::{_name}", _type, mutates_args=()).register_fake(_type)
 
 
 # --- attention ------------------------------------------------------------------------------------------------------
@@ -226,7 +218,7 @@ def mask(
         )
     spec = MaskSpec(causal=True) if mask_function is None else describe(mask_function)
     like = torch.empty((), dtype=dtype, device=device)
-    out = torch.ops.inferir.mask(like, q_length, kv_length, str(spec.reads), spec.causal, _DTYPES.index(dtype))
+    out = torch.ops.inferir.mask(like, q_length, kv_length, str(spec.reads), spec.causal)
     assert isinstance(out, torch.Tensor)
     return out
 

@@ -6,7 +6,7 @@ import contextlib
 import linecache
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,60 +70,54 @@ def _hint(error: BaseException, code: str) -> str:
     return "check that the model runs in plain PyTorch, and that this version of transformers supports it"
 
 
-class GuardWatch:
-    """Finds the module whose forward restricts the number of tokens: forward hooks for the time of one trace.
+@contextlib.contextmanager
+def guards_by_module(model: torch.nn.Module) -> Iterator[list[tuple[str, Any]]]:
+    """Collects (module, shape guard) for the time of one trace, by hooks around the forward of every module.
 
     A shape guard that appears between two module boundaries was made by the module that runs there.
     """
+    names = {id(module): name for name, module in model.named_modules()}
+    found: list[tuple[str, Any]] = []
+    running: list[str] = []
+    seen: list[Any] = []
+    env: Any = None
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.model = model
-        self.found: list[tuple[str, Any]] = []
-        self._names = {id(module): name for name, module in model.named_modules()}
-        self._open: list[str] = []
-        self._seen = 0
-        self._env: Any = None
+    def attribute() -> None:
+        new = env.guards[len(seen) :] if env is not None else []
+        if running:
+            found.extend((running[-1], guard) for guard in new)
+        seen.extend(new)
 
-    def __enter__(self) -> GuardWatch:
-        self._hooks: list[Any] = []
-        for module in self.model.modules():
-            self._hooks.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
-            self._hooks.append(module.register_forward_hook(self._leave))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _enter(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        if self._env is None:
+    def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        nonlocal env
+        if env is None:
             tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
             nodes = [getattr(size, "node", None) for tensor in tensors for size in tensor.shape]
-            self._env = next((node.shape_env for node in nodes if node is not None), None)
-        self._attribute()
-        self._open.append(self._names[id(module)])
+            env = next((node.shape_env for node in nodes if node is not None), None)
+        attribute()
+        running.append(names[id(module)])
 
-    def _leave(self, module: torch.nn.Module, args: Any, out: Any) -> None:
-        self._attribute()
-        self._open.pop()
+    def leave(module: torch.nn.Module, args: Any, out: Any) -> None:
+        attribute()
+        running.pop()
 
-    def _attribute(self) -> None:
-        guards = self._env.guards if self._env is not None else []
-        if self._open:
-            self.found += [(self._open[-1], guard) for guard in guards[self._seen :]]
-        self._seen = len(guards)
+    with contextlib.ExitStack() as hooks:
+        for module in model.modules():
+            hooks.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+            hooks.callback(module.register_forward_hook(leave).remove)
+        yield found
 
 
 def explain_sizes(error: BaseException, model: torch.nn.Module, retrace: Callable[[], object]) -> UntraceableError:
     """An `UntraceableError` for a trace that holds for some token counts only; `retrace` traces `model` once more."""
-    with GuardWatch(model) as watch, contextlib.suppress(Exception):
+    with guards_by_module(model) as found, contextlib.suppress(Exception):
         retrace()
     hint = "the code depends on the number of tokens; it must be correct for any number"
     # That two inputs have one length is no restriction.
-    watch.found = [(module, guard) for module, guard in watch.found if len(guard.expr.free_symbols) == 1]
-    if not watch.found:
+    found = [(module, guard) for module, guard in found if len(guard.expr.free_symbols) == 1]
+    if not found:
         return UntraceableError(f"cannot trace: {one_line(error, 240)}. Hint: {hint}")
-    module, guard = watch.found[0]
+    module, guard = found[0]
     module = module or type(model).__name__
     (symbol,) = guard.expr.free_symbols
     condition = str(guard.expr).replace(str(symbol), "tokens")

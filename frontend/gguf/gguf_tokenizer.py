@@ -111,7 +111,10 @@ def _documents(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
         parts, split, more = bpe(stated, known)
         add_bos, force = split.add_bos, split.force_bos
     odd += more
-    special = _special_ids(known, kind)
+    special = dict(known.special)
+    if kind == "llama":
+        usual = {key: i for key, i in _USUAL_IDS.items() if key not in special and i < len(known.tokens)}
+        special |= {key: i for key, i in usual.items() if known.kinds[i] in (CONTROL, UNKNOWN)}
     flags = {"add_bos_token": flag(stated, ADD_BOS, add_bos), "add_eos_token": flag(stated, ADD_EOS, False)}
     if force and not flags["add_bos_token"]:
         if ADD_BOS in stated:
@@ -138,15 +141,6 @@ def _documents(stated: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
         "clean_up_tokenization_spaces": False,
     }
     return tokenizer, config, odd
-
-
-def _special_ids(known: Vocabulary, kind: str) -> dict[str, int]:
-    special = dict(known.special)
-    if kind == "llama":
-        for key, i in _USUAL_IDS.items():
-            if key not in special and i < len(known.tokens) and known.kinds[i] in (CONTROL, UNKNOWN):
-                special[key] = i
-    return special
 
 
 def _frame(known: Vocabulary, special: Mapping[str, int], flags: Mapping[str, bool]) -> dict[str, Any] | None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from inferir.frontend.checkpoint.checkpoint_weights import warn_if_not_finite
 from inferir.frontend.gguf.gguf_described import Described, describe
 from inferir.frontend.gguf.gguf_format import TensorInfo
-from inferir.frontend.gguf.gguf_metadata import GgufModel, Identity, identity, open_model
-from inferir.frontend.gguf.gguf_parts import file_digest
+from inferir.frontend.gguf.gguf_metadata import GgufModel, Identity, file_digest, identity, open_model
 from inferir.frontend.gguf.gguf_tensors import changed
 from inferir.ir.errors import WeightError
 from inferir.ir.graph.dtypes import DType, torch_dtype

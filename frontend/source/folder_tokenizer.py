@@ -42,14 +42,10 @@ class FolderTokenizer:
             raise FrontendError(f"the tokenizer of {source.spec} ({type(self.merged).__name__}) has no fast form")
         self.backend.no_truncation()
         self.backend.no_padding()
-        self._try(source)
-
-    def _try(self, source: ModelSource) -> None:
-        """A class of transformers may put together what cannot encode: a vocabulary without its own unknown token."""
-        kind = type(self.merged).__name__
+        # A class of transformers may put together what cannot encode: a vocabulary without its own unknown token.
         with failures_as(
-            f"the tokenizer of {source.spec}, as {kind} of transformers makes it (is tokenizer_class in "
-            "tokenizer_config.json right?), cannot encode text"
+            f"the tokenizer of {source.spec}, as {type(self.merged).__name__} of transformers makes it (is "
+            "tokenizer_class in tokenizer_config.json right?), cannot encode text"
         ):
             self.backend.decode(self.backend.encode(_SAMPLE).ids)
 
@@ -75,11 +71,9 @@ class FolderTokenizer:
             value, first = f"made by {kind} of transformers", "vocabulary"
         else:
             value, first = f"{', '.join(changed).replace('_', ' ')} as {kind} of transformers makes them", FILE
-        return Decision(subject="tokenizer", value=value, source=self._files(first))
-
-    def _files(self, first: str) -> str:
         names = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-        return ", ".join([first, *(n for n in names if (self.folder / n).is_file())])
+        files = [first, *(name for name in names if (self.folder / name).is_file())]
+        return Decision(subject="tokenizer", value=value, source=", ".join(files))
 
     def special_tokens(self) -> dict[str, str]:
         """The named special tokens, such as `eos_token`, that transformers ends up with."""

@@ -16,7 +16,7 @@ from inferir.frontend.checkpoint.checkpoint_weights import FolderWeights, Weight
 from inferir.frontend.checkpoint.config_check import check_config, check_layers, parts
 from inferir.frontend.checkpoint.model_files import optional_json, read_json
 from inferir.frontend.checkpoint.model_name import display_name
-from inferir.frontend.gguf.gguf_parts import file_digest, part_files, split_models
+from inferir.frontend.gguf.gguf_metadata import file_digest, part_files, split_models
 from inferir.ir.errors import FrontendError, ModelNotFoundError
 from inferir.ir.graph.dtypes import DType
 

@@ -13,7 +13,7 @@ from inferir.ir.graph.graph import Value
 
 
 @rule("inferir.mask.default")
-def _mask(imp: Importer, like: Imports, queries: Any, keys: Any, reads: str, causal: bool, dtype: int) -> Imports:
+def _mask(imp: Importer, like: Imports, queries: Any, keys: Any, reads: str, causal: bool) -> Imports:
     return MaskSpec(causal, parse_reads(reads) or FULL_ATTENTION)
 
 

@@ -9,8 +9,7 @@ import torch
 from gguf_models import Gguf, split, tiny
 
 from inferir.frontend.capture.eager import eager_model, model_logits
-from inferir.frontend.gguf.gguf_metadata import metadata
-from inferir.frontend.gguf.gguf_parts import part_of
+from inferir.frontend.gguf.gguf_metadata import metadata, part_of
 from inferir.frontend.gguf.gguf_weights import GgufWeights
 from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import InferirError
