@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from gguf_models import FAMILIES, Gguf, tiny
 
-from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning
+from inferir.frontend.checkpoint.checkpoint_files import WeightWarning
 from inferir.frontend.gguf.gguf_file import decisions, end_token_ids, generation_defaults
 from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import InferirError

@@ -17,13 +17,8 @@ from inferir.frontend.capture import hooks
 from inferir.frontend.capture.export import Exported, export
 from inferir.frontend.capture.import_program import Imported, UnsupportedOperatorError, import_program
 from inferir.frontend.capture.rope import check_rope, follow_lengths, longest_sequence, needs_lengths
-from inferir.frontend.checkpoint.checkpoint_weights import (
-    ExpectedWeights,
-    Weights,
-    WeightSource,
-    WeightWarning,
-    resolve,
-)
+from inferir.frontend.checkpoint.checkpoint_files import WeightWarning
+from inferir.frontend.checkpoint.checkpoint_weights import ExpectedWeights, Weights, WeightSource, resolve
 from inferir.frontend.checkpoint.huggingface import quiet, renames, skeleton, state_types, text_config, tied_names
 from inferir.frontend.facts import ModelFacts, first_id, token_ids
 from inferir.frontend.source.model_source import ModelSource
@@ -34,7 +29,6 @@ from inferir.ir.graph.graph import Graph, Value
 from inferir.ir.graph.parser import parse_graph
 from inferir.ir.graph.printer import print_graph
 from inferir.ir.graph.registry import opdef
-from inferir.ir.graph.types import TensorType
 from inferir.ir.graph.verifier import verify
 
 
@@ -52,17 +46,13 @@ class TracedModel:
     constants: Mapping[str, torch.Tensor]
     expected: ExpectedWeights
 
-    @property
-    def weight_types(self) -> dict[str, TensorType]:
-        """Type of every weight of the graph, `const.*` included."""
-        return {name: value.type for name, value in self.graph.weights().items()}
-
     def weights(self, source: WeightSource) -> Weights:
         """The graph's weights, read from `source` when they are used. Raises `WeightError` unless the checkpoint
         fits.
         """
         names = resolve(source, self.expected)
-        return Weights(source, self.weight_types, names, self.constants)
+        types = {name: value.type for name, value in self.graph.weights().items()}
+        return Weights(source, types, names, self.constants)
 
     def save(self, folder: Path) -> None:
         """Write the capture to an existing folder, so that it can be used again without transformers."""

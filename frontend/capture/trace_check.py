@@ -18,7 +18,7 @@ import torch
 
 from inferir.frontend.capture.eager import eager_twin, model_logits
 from inferir.frontend.capture.trace import TracedModel
-from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning
+from inferir.frontend.checkpoint.checkpoint_files import WeightWarning
 from inferir.frontend.source.model_source import ModelSource
 from inferir.ir.errors import UntraceableError
 from inferir.ir.graph.dims import T

@@ -29,8 +29,6 @@ from inferir.ir.graph.types import TensorType
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FolderWeights", "WeightSource", "WeightWarning", "Weights", "resolve", "warn_if_not_finite"]
-
 # Checkpoint tensors that no model reads: buffers that older versions of transformers saved and that are recomputed.
 IGNORED = tuple(
     re.compile(p)
@@ -236,7 +234,8 @@ def _variants(name: str, base_prefix: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Weights(Mapping[str, "torch.Tensor"]):
-    """Tensors under the graph's names and in the graph's types, converted when they are read.
+    """Tensors under the graph's names and in the graph's types, converted when they are read; they must not be written
+    to.
 
     types: what the graph expects; `const.*` names come from `constants`, the others from `source` through `names`.
     """
@@ -256,10 +255,6 @@ class Weights(Mapping[str, "torch.Tensor"]):
         if tensor.is_floating_point() != want.is_floating_point:
             raise WeightError(f"tensor {self.names[name]!r} is {tensor.dtype}, the model needs {want}")
         return tensor.to(want)
-
-    def load(self, name: str) -> torch.Tensor:
-        """The tensor under its graph name, in the graph's type; it must not be written to."""
-        return self[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.types)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning
+from inferir.frontend.checkpoint.checkpoint_files import WeightWarning
 from inferir.frontend.gguf.gguf_metadata import GgufModel
 from inferir.ir.errors import FrontendError
 

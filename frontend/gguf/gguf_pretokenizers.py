@@ -174,10 +174,6 @@ _define(
 _define("gemma4 granite-embed-multi-311m", _LINES, force_bos=True, plain=True)
 _define("sarvam-moe", _LINES, plain=True)
 
-REFUSED = {
-    "whitespace": "it belongs to an embedding model",
-}
-
 
 def names() -> tuple[str, ...]:
     """All names that have a rule."""
@@ -188,7 +184,8 @@ def rule(name: str) -> Rule:
     """The rule called `name`. Raises `FrontendError` naming a name that has none."""
     found = _BY_NAME.get(name)
     if found is None:
-        reason = REFUSED.get(name, "the rule by which it splits a text is not known")
+        encoder, unknown = "it belongs to an embedding model", "the rule by which it splits a text is not known"
+        reason = encoder if name == "whitespace" else unknown
         raise FrontendError(
             f"{PRE}: pre-tokenizer {name!r} is not supported: {reason}; convert the model from its safetensors folder"
         )

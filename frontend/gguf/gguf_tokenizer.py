@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from inferir.frontend.checkpoint.model_name import readable
-from inferir.frontend.gguf.gguf_added_tokens import added_tokens, control_ids
 from inferir.frontend.gguf.gguf_bpe import bpe
 from inferir.frontend.gguf.gguf_metadata import metadata
 from inferir.frontend.gguf.gguf_pretokenizers import PRE
@@ -28,6 +27,8 @@ from inferir.frontend.gguf.gguf_vocabulary import (
     TOKENS,
     UNKNOWN,
     Vocabulary,
+    added_tokens,
+    control_ids,
     flag,
     text,
     texts,

@@ -109,12 +109,8 @@ class GgufWeights:
         self.dtype = dtype
         self._loaded: dict[str, torch.Tensor] = {}
 
-    @property
-    def described(self) -> Described:
-        return described(self.path)
-
     def names(self) -> tuple[str, ...]:
-        return tuple(sorted(self.described.parameters))
+        return tuple(sorted(described(self.path).parameters))
 
     def where(self, name: str) -> str:
         info = self._planned(name).info
@@ -122,7 +118,7 @@ class GgufWeights:
 
     def _planned(self, name: str) -> Any:
         try:
-            return self.described.parameters[name]
+            return described(self.path).parameters[name]
         except KeyError:
             raise WeightError(f"tensor {name!r} is not in {self.path.name}") from None
 

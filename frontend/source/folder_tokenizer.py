@@ -24,6 +24,7 @@ from inferir.ir.errors import FrontendError
 
 FILE = "tokenizer.json"
 _PARTS = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model")
+_FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
 _SAMPLE = "Text, 12 words:\n\té 日本 🙂 \x07"
 
 
@@ -51,12 +52,15 @@ class FolderTokenizer:
 
     def _spelled_out(self) -> dict[str, Any]:
         """Special tokens that tokenizer_config.json gives as bare objects, which transformers reads elsewhere only."""
+        import tokenizers
+
         out = {}
         for key, token in self.config.items():
             overruled = "added_tokens_decoder" not in self.config and self.special_map.get(key)
             bare = isinstance(token, dict) and isinstance(token.get("content"), str) and "__type" not in token
             if key.endswith("_token") and bare and not overruled:
-                out[key] = _added_token(token)
+                flags = {k: token[k] for k in _FLAGS if isinstance(token.get(k), bool)}
+                out[key] = tokenizers.AddedToken(token["content"], special=True, **flags)
         return out
 
     def write(self, dest: Path) -> Decision:
@@ -146,13 +150,6 @@ def _load(source: ModelSource, tokens: Mapping[str, Any]) -> Any:
                 raise
             reason = "it is implemented by code of its own, which is not run unless trust_remote_code is set"
             raise FrontendError(f"{what}: {reason}") from error
-
-
-def _added_token(token: Mapping[str, Any]) -> Any:
-    import tokenizers
-
-    flags = {k: token[k] for k in ("lstrip", "rstrip", "single_word", "normalized") if isinstance(token.get(k), bool)}
-    return tokenizers.AddedToken(token["content"], special=True, **flags)
 
 
 def _warn(message: str) -> None:

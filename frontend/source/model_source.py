@@ -233,16 +233,13 @@ def _folder_source(spec: str, path: Path, dtype: DType | str, trust: bool, hub_i
     if files:
         raise FrontendError(f"{spec!r} holds several GGUF files ({', '.join(f.name for f in files)}); name one of them")
     if (path / "adapter_config.json").is_file():
+        base = read_json(path / "adapter_config.json").get("base_model_name_or_path")
+        named = f" {base!r}" if isinstance(base, str) and base else ""
         raise ModelNotFoundError(
             f"no such model: the folder {spec!r} holds an adapter (adapter_config.json) without its base model"
-            f"{_base_model(path)}; merge it into that (merge_and_unload of PEFT), save the result and pass that"
+            f"{named}; merge it into that (merge_and_unload of PEFT), save the result and pass that"
         )
     raise ModelNotFoundError(f"no such model: the folder {spec!r} has no config.json and no GGUF file")
-
-
-def _base_model(folder: Path) -> str:
-    base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
-    return f" {base!r}" if isinstance(base, str) and base else ""
 
 
 def check_supported(config: Mapping[str, Any]) -> None:

@@ -171,7 +171,7 @@ cli.main()
         (
             [
                 "import warnings",
-                "from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning",
+                "from inferir.frontend.checkpoint.checkpoint_files import WeightWarning",
                 "warnings.warn('odd', WeightWarning)",
             ],
             "inferir: warning: odd\n",

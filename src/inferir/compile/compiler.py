@@ -245,7 +245,7 @@ def write_weights(
     def load(name: str) -> Any:
         if not weights:
             weights.append(checkpoint(captured, source))
-        return weights[0].load(name)
+        return weights[0][name]
 
     store = packing.WeightCache(cache, weight_digest(captured, source), captured.facts.dtype)
     records: dict[str, TensorRecord] = {}

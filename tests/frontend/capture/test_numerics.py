@@ -134,7 +134,7 @@ def test_any_group_size(heads: int, kv_heads: int, save_tiny: SaveTiny) -> None:
 
 def test_biases_are_used(save_tiny: SaveTiny) -> None:
     result = compare(save_tiny("llama", attention_bias=True, mlp_bias=True, **ONE_LAYER), (9,))
-    names = set(result.weight_types)
+    names = set(result.graph.weights())
     assert "model.layers.0.self_attn.o_proj.bias" in names
     assert "model.layers.0.mlp.down_proj.bias" in names
 

@@ -11,7 +11,7 @@ import torch
 
 from inferir.frontend.capture.trace import trace
 from inferir.frontend.capture.trace_check import TOLERANCE, check_capture, check_trace, with_local_attention
-from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning
+from inferir.frontend.checkpoint.checkpoint_files import WeightWarning
 from inferir.frontend.source.model_source import load_source
 from inferir.ir.errors import UntraceableError
 from inferir.ir.graph.dtypes import DType

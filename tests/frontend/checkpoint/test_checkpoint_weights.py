@@ -65,7 +65,7 @@ def test_shards_give_the_same_weights(whole: Path, sharded: Path, traced: Traced
     assert one.names() == many.names()
     assert all(torch.equal(one.load(n), many.load(n)) for n in one.names())
     assert one.fingerprint() == many.fingerprint()
-    assert set(check(traced, sharded)) == set(traced.weight_types)
+    assert set(check(traced, sharded)) == set(traced.graph.weights())
 
 
 def test_fingerprint_follows_content_only(whole: Path, edited: Edited) -> None:
@@ -147,11 +147,11 @@ def test_nan_is_warned_about_once_by_name(whole: Path, traced: TracedModel, edit
     save_file(tensors, file)
     weights = check(traced, file.parent)
     with pytest.warns(WeightWarning, match=f"'{name}' in model.safetensors holds 1 values that are NaN or infinite"):
-        weights.load(name)
+        weights[name]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        weights.load(name)
-        weights.load("model.norm.weight")
+        weights[name]
+        weights["model.norm.weight"]
 
 
 def test_stray_tensor_is_warned_about_by_name(whole: Path, traced: TracedModel, edited: Edited) -> None:
@@ -242,7 +242,7 @@ def test_tied_weights_are_one_tensor(save_tiny: SaveTiny) -> None:
     assert "lm_head.weight" not in source.weights.names()
     traced = trace(source)
     assert traced.expected.aliases == {"lm_head.weight": "model.embed_tokens.weight"}
-    assert "lm_head.weight" not in traced.weight_types
+    assert "lm_head.weight" not in traced.graph.weights()
     assert traced.facts.tie_word_embeddings
 
 
@@ -252,7 +252,7 @@ def test_different_tied_tensors_are_untied_with_a_warning(save_tiny: SaveTiny, e
     source = load_source(str(folder))
     with pytest.warns(WeightWarning, match=r"ties 'lm_head.weight' to 'model.embed_tokens.weight'"):
         traced = trace(source)
-    assert "lm_head.weight" in traced.weight_types
+    assert "lm_head.weight" in traced.graph.weights()
     tied = edited(save_tiny("llama", tie_word_embeddings=True))
     assert source.separate_head == ("lm_head.weight", "model.embed_tokens.weight")
     assert load_source(str(tied)).separate_head is None
@@ -275,4 +275,4 @@ def test_copies_of_the_tied_tensor_are_accepted(save_tiny: SaveTiny, tmp_path: P
         warnings.simplefilter("error")
         traced = trace(source)
         traced.weights(source.weights)
-    assert "lm_head.weight" not in traced.weight_types
+    assert "lm_head.weight" not in traced.graph.weights()

@@ -41,7 +41,7 @@ def test_facts(traced: TracedModel) -> None:
     assert facts.max_position_embeddings == 8192
     assert 2 in facts.eos_token_ids
     assert facts.tie_word_embeddings
-    assert "lm_head.weight" not in traced.weight_types
+    assert "lm_head.weight" not in traced.graph.weights()
 
 
 def test_logits_equal_eager(source: ModelSource, traced: TracedModel) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gguf_models import FAMILIES, Gguf, tiny
 
-from inferir.frontend.checkpoint.checkpoint_weights import WeightWarning
+from inferir.frontend.checkpoint.checkpoint_files import WeightWarning
 from inferir.frontend.gguf.gguf_file import decisions, end_token_ids, generation_defaults, load_config
 from inferir.frontend.gguf.gguf_keys import NEUTRAL
 from inferir.frontend.source.model_source import load_source
