@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from inferir.codegen.backend import Backend, BuildJob, Context
-from inferir.codegen.cache.cache_key import CacheKey, key_fields
+from inferir.codegen.cache.cache_key import key_fields
 from inferir.codegen.cache.compile_cache import CompileCache, Entry
 from inferir.codegen.cache.source_hash import keyed
 from inferir.ir.contract.kernel_args import KernelArg
@@ -93,7 +93,17 @@ def build_races(
 ) -> list[bytes]:
     """The libraries of all races, from the cache where they are stored. Raises `CodegenError` and `CacheError`."""
     library = f"module{backend.suffix}"
-    keys = [_key(race, target, tuning_of(backend)) for race in races]
+    generator = tuning_of(backend).version
+    keys = [
+        keyed(
+            source=hashlib.sha256(race.source.encode()).hexdigest(),
+            product=key_fields(race.product),
+            candidates=len(race.choices),
+            target=target.record(),
+            generator=generator,
+        )
+        for race in races
+    ]
     found = [cache.get(KIND, key) for key in keys]
     missing = [i for i, entry in enumerate(found) if not isinstance(entry, Entry)]
     built: dict[int, bytes] = {}
@@ -104,13 +114,3 @@ def build_races(
         for i, code in built.items():
             cache.put(KIND, keys[i], {library: code})
     return [entry.files[library] if isinstance(entry, Entry) else built[i] for i, entry in enumerate(found)]
-
-
-def _key(race: Race, target: Target, tuning: Tuning) -> CacheKey:
-    return keyed(
-        source=hashlib.sha256(race.source.encode()).hexdigest(),
-        product=key_fields(race.product),
-        candidates=len(race.choices),
-        target=target.record(),
-        generator=tuning.version,
-    )

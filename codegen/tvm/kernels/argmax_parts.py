@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inferir.codegen.tvm import source
 from inferir.codegen.tvm.kernels.matmul import TASK_BYTES, TASKS
 from inferir.codegen.tvm.kernels.microkernel import MicroKernel, micro_kernel
-from inferir.codegen.tvm.source import Param, PrivateFunction, Stream, TaskKernel, Writer, ramp
+from inferir.codegen.tvm.source import Param, Writer, ramp
 from inferir.ir.errors import CodegenError
 from inferir.ir.weight_blocks import BLOCK
 
@@ -117,30 +117,12 @@ def parameters(dtype: str) -> tuple[Param, ...]:
     )
 
 
-def kernel(
-    name: str,
-    s: ArgmaxShape,
-    w: Writer,
-    tasks: str,
-    scratch: int = 0,
-    shared: tuple[PrivateFunction, ...] = (),
-    stream: Stream | None = None,
-    *,
-    upward: bool = False,
-) -> TaskKernel:
-    return TaskKernel(name, parameters(s.dtype), w.text(), tasks, scratch, shared, stream, upward=upward)
-
-
 def entry(w: Writer, name: str, s: ArgmaxShape, *names: str) -> AbstractContextManager[None]:
     """An entry with flat buffers NAME_b over the parameters named, and SCRATCH."""
     return source.entry(w, name, parameters(s.dtype), {**{f"{p}_b": p for p in names}, "SCRATCH": "scratch"})
 
 
-def upper(s: ArgmaxShape) -> str:
-    """Where the largest upper bound of `row` in `block` is."""
-    return uppers(s, "block", 1)
-
-
-def uppers(s: ArgmaxShape, block: str, lanes: int) -> str:
+def upper(s: ArgmaxShape, block: str = "block", lanes: int = 1) -> str:
+    """Where the largest upper bounds of `row` from `block` on are."""
     at = s.layout()["upper"]
     return f"floats_b[{ramp(f'{at} + row * {s.blocks} + {block}', lanes)}]"

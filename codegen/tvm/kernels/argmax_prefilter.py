@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inferir.codegen.tvm.kernels.argmax_parts import INT8, LANES, ArgmaxShape, entry, kernel, upper
+from inferir.codegen.tvm.kernels.argmax_parts import INT8, LANES, ArgmaxShape, entry, parameters, upper
 from inferir.codegen.tvm.kernels.kv_prefetch import list_bytes
 from inferir.codegen.tvm.kernels.matmul import Lists, call_tile
 from inferir.codegen.tvm.kernels.microkernel import tile_function
@@ -48,7 +48,7 @@ def prefilter(name: str, s: ArgmaxShape, features: frozenset[str]) -> TaskKernel
     stream = None if ahead and s.rows > INT8.reread_rows(features) else Stream(3, group * steps * BLOCK * 4)
     shared = (*dense.values(), *listed.values())
     scratch = 2 * s.height * BLOCK * 4 + list_bytes(steps, None)
-    return kernel(symbol, s, w, tasks, scratch, shared, stream, upward=not ahead)
+    return TaskKernel(symbol, parameters(s.dtype), w.text(), tasks, scratch, shared, stream, upward=not ahead)
 
 
 def _bound(name: str, s: ArgmaxShape, at: dict[str, int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inferir.codegen.tvm.kernels.argmax_parts import LANES, ArgmaxShape, entry, kernel
+from inferir.codegen.tvm.kernels.argmax_parts import LANES, ArgmaxShape, entry, parameters
 from inferir.codegen.tvm.kernels.reduce import Accumulator
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.llvm.llvm_math import MAGIC, MAGIC_BITS
@@ -69,7 +69,7 @@ def prepare(name: str, s: ArgmaxShape) -> TaskKernel:
                 w.line("count[0] = count[0] + 1")
                 w.line("words_b[list + count[0]] = step")
         w.line("words_b[list] = count[0]")
-    return kernel(symbol, s, w, f"T.truncdiv(n_g + {s.height - 1}, {s.height})", s.k * 4)
+    return TaskKernel(symbol, parameters(s.dtype), w.text(), f"T.truncdiv(n_g + {s.height - 1}, {s.height})", s.k * 4)
 
 
 def _value(s: ArgmaxShape) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inferir.codegen.tvm.kernels.argmax_parts import LANES, ArgmaxShape, entry, kernel, upper, uppers
+from inferir.codegen.tvm.kernels.argmax_parts import LANES, ArgmaxShape, entry, parameters, upper
 from inferir.codegen.tvm.kernels.matmul import call_tile
 from inferir.codegen.tvm.kernels.microkernel import tile_function
 from inferir.codegen.tvm.kernels.reduce import Accumulator
@@ -44,7 +44,6 @@ def find_floor(name: str, s: ArgmaxShape, features: frozenset[str]) -> TaskKerne
     with entry(w, symbol, s, "x", *(part.name for part in s.exact.parts), "words", "floats"):
         tail = [(s.blocks // LANES * LANES + at_, n) for at_, n in pieces(s.blocks % LANES)]
         top.declare(w, [LANES, *(n for _, n in tail)])
-        top.declare_result(w)
         w.line("row: T.let[T.int32] = task")
         w.line(f"size: T.let[T.float32] = floats_b[{at['size']} + row]")
         w.line(f"shift: T.let[T.float32] = floats_b[{at['shift']} + row]")
@@ -54,9 +53,9 @@ def find_floor(name: str, s: ArgmaxShape, features: frozenset[str]) -> TaskKerne
         with w.block(f"for i in range({TRIES}):"):
             top.reset(w)
             with w.block(f"for j in range({s.blocks // LANES}):"):
-                top.update(w, uppers(s, f"j * {LANES}", LANES), LANES, f"j * {LANES}")
+                top.update(w, upper(s, f"j * {LANES}", LANES), LANES, f"j * {LANES}")
             for start, lanes in tail:
-                top.update(w, uppers(s, str(start), lanes), lanes, str(start))
+                top.update(w, upper(s, str(start), lanes), lanes, str(start))
             chosen = top.finish(w, s.blocks)
             with w.block(f"if T.And({chosen} < {s.blocks}, top_best[0] >= {floor}):"):
                 w.line(f"block: T.let[T.int32] = {chosen}")
@@ -67,7 +66,7 @@ def find_floor(name: str, s: ArgmaxShape, features: frozenset[str]) -> TaskKerne
                 w.line(f"exact: T.let[T.float32] = found - shift - ({rounding})")
                 usual = f"T.And(T.And(size > {f32(1e-10)}, size < {f32(1e18)}), T.abs(exact) < {f32(1e36)})"
                 w.line(f"{floor} = T.Select({usual}, exact, {lowest})")
-    return kernel(symbol, s, w, "n_g", BLOCK * 4, (tile,))
+    return TaskKernel(symbol, parameters(s.dtype), w.text(), "n_g", BLOCK * 4, (tile,))
 
 
 def rescore(name: str, s: ArgmaxShape, features: frozenset[str]) -> TaskKernel:
@@ -88,7 +87,7 @@ def rescore(name: str, s: ArgmaxShape, features: frozenset[str]) -> TaskKernel:
                 # The bounds of a row without a floor may be NaN, and its blocks are rescored once more.
                 with w.block(f"if T.Or(upper >= floor, floor == {f32(float('-inf'))}):"):
                     tile = _score(w, s, features, best, index)
-    return kernel(symbol, s, w, f"T.min(n_g, 1) * {s.ranges}", BLOCK * 4, (tile,))
+    return TaskKernel(symbol, parameters(s.dtype), w.text(), f"T.min(n_g, 1) * {s.ranges}", BLOCK * 4, (tile,))
 
 
 def pick(name: str, s: ArgmaxShape) -> TaskKernel:
@@ -107,4 +106,4 @@ def pick(name: str, s: ArgmaxShape) -> TaskKernel:
                 w.line(f"best[0] = {value}")
                 w.line(f"first[0] = {index}")
             w.line("out_b[row] = first[0]")
-    return kernel(symbol, s, w, "T.min(n_g, 1)")
+    return TaskKernel(symbol, parameters(s.dtype), w.text(), "T.min(n_g, 1)")

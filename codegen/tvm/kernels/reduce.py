@@ -6,13 +6,14 @@ tails) has its own accumulator; they are folded from the widest to the narrowest
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.source import Writer, f32, i32, ramp
 from inferir.ir.errors import CodegenError
 
-_START = {"sum": "0", "mean": "0", "max": "-inf", "min": "inf", "argmax": "-inf"}
+_START = {"sum": 0.0, "mean": 0.0, "max": -math.inf, "min": math.inf, "argmax": -math.inf}
 
 
 @dataclass
@@ -26,11 +27,6 @@ class Accumulator:
     def _buffer(self, lanes: int) -> str:
         return f"{self.name}_{lanes}"
 
-    def start(self, lanes: int) -> str:
-        if self.kind in ("sum", "mean"):
-            return f32(0.0, lanes)
-        return f32(float(_START[self.kind]), lanes)
-
     def declare(self, out: Writer, widths: list[int]) -> None:
         """Allocate the buffers, once per function, for the lane counts the sweep uses."""
         self.widths = sorted(set(widths), reverse=True)
@@ -38,10 +34,13 @@ class Accumulator:
             out.line(f'{self._buffer(lanes)} = T.alloc_buffer(({lanes},), "float32")')
             if self.kind == "argmax":
                 out.line(f'{self._buffer(lanes)}i = T.alloc_buffer(({lanes},), "int32")')
+        if self.kind == "argmax":  # what it folds into
+            out.line(f'{self.name}_best = T.alloc_buffer((1,), "float32")')
+            out.line(f'{self.name}_index = T.alloc_buffer((1,), "int32")')
 
     def reset(self, out: Writer) -> None:
         for lanes in self.widths:
-            out.line(f"{self._buffer(lanes)}[{ramp('0', lanes)}] = {self.start(lanes)}")
+            out.line(f"{self._buffer(lanes)}[{ramp('0', lanes)}] = {f32(_START[self.kind], lanes)}")
             if self.kind == "argmax":
                 out.line(f"{self._buffer(lanes)}i[{ramp('0', lanes)}] = {i32(0x7FFFFFFF, lanes)}")
 
@@ -95,9 +94,3 @@ class Accumulator:
                     out.line(f"{best}[0] = {value}")
                     out.line(f"{index}[0] = {at}")
         return f"{index}[0]"
-
-    def declare_result(self, out: Writer) -> None:
-        """The extra cells an argmax folds into."""
-        if self.kind == "argmax":
-            out.line(f'{self.name}_best = T.alloc_buffer((1,), "float32")')
-            out.line(f'{self.name}_index = T.alloc_buffer((1,), "int32")')

@@ -82,7 +82,6 @@ class _Sample:
     def write(self) -> None:
         out, best = self.out, self.best
         best.declare(out, [LANES])
-        best.declare_result(out)
         sample_filter.declare(out)
         best.reset(out)
         given = {i.name: self._scalar(i.name) for i in SAMPLE_INPUTS if i.writer is step_inputs.Writer.PARAMS}

@@ -44,7 +44,6 @@ class Reduction:
 
     def declare(self, out: Writer) -> None:
         self.accumulator.declare(out, sorted(self.widths))
-        self.accumulator.declare_result(out)
         out.line(f'{self.buffer} = T.alloc_buffer(({prod(self.kept)},), "{self.kind}")')
 
 

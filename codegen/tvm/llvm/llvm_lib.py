@@ -18,8 +18,6 @@ from inferir.codegen.tvm.llvm.llvm_sync import SYNC
 from inferir.codegen.tvm.source import vtype
 from inferir.ir.errors import CodegenError
 
-__all__ = ["LANES", "call", "library", "sync"]
-
 _REGISTERED = (llvm_convert, llvm_math)  # importing them fills HELPERS
 _TIR_ELEMENT = {"f": "float32", "F": "float32", "i": "int32", "h": "uint16"}
 
