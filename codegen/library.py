@@ -32,8 +32,7 @@ KERNELS = "kernels.json"
 class BuiltBucket:
     """A bucket's library, whose file name ends in `suffix`, and the text it was built from.
 
-    replaced: digests of the stages that came from files, by their names; reason: what differed from what the cache has,
-    "" if it came from there.
+    replaced: digests of the stages that came from files, by their names.
     """
 
     bucket: Bucket
@@ -42,7 +41,6 @@ class BuiltBucket:
     suffix: str
     source: str
     replaced: Mapping[str, str] = field(default_factory=dict)
-    reason: str = ""
 
     def kernels_of(self, region: Node) -> list[int]:
         """Numbers of the kernels that compute `region`, in order. Raises `CodegenError` if there is none."""
@@ -151,7 +149,7 @@ def build_buckets(
     """
     unique, stages = distinct(regions), stages or {}
     found: dict[Bucket, BuiltBucket] = {}
-    missing: list[tuple[Context, CacheKey, str]] = []
+    missing: list[tuple[Context, CacheKey]] = []
     for context in contexts:
         own = stages.get(context.bucket.name, NO_STAGES)
         key = bucket_key(backend, unique, context, own)
@@ -161,7 +159,7 @@ def build_buckets(
             library, text = entry.files[LIBRARY + backend.suffix], entry.files[SOURCE].decode()
             found[context.bucket] = BuiltBucket(context.bucket, meta, library, backend.suffix, text, own.digests)
         else:
-            missing.append((context, key, entry.reason))
+            missing.append((context, key))
     done = len(found)
     if progress is not None:
         progress(done, len(contexts))
@@ -172,8 +170,8 @@ def build_buckets(
             if progress is not None:
                 progress(done + finished, len(contexts))
 
-        made = _make(backend, unique, [(context, reason) for context, _, reason in missing], stages, jobs, step)
-        for (_, key, _), one in zip(missing, made, strict=True):
+        made = _make(backend, unique, [context for context, _ in missing], stages, jobs, step)
+        for (_, key), one in zip(missing, made, strict=True):
             meta_text = msgspec.json.encode(one.meta)
             files = {LIBRARY + backend.suffix: one.library, SOURCE: one.source.encode(), KERNELS: meta_text}
             cache.put(KIND, key, files)
@@ -184,20 +182,20 @@ def build_buckets(
 def _make(
     backend: Backend,
     regions: Mapping[str, Node],
-    wanted: Sequence[tuple[Context, str]],
+    wanted: Sequence[Context],
     stages: Mapping[str, Stages],
     jobs: int,
     progress: Progress,
 ) -> list[BuiltBucket]:
-    """Lower and build buckets, each with the reason why it was not in the cache."""
+    """Lower and build buckets."""
     made: list[BuiltBucket] = []
     work: list[BuildJob] = []
-    for context, reason in wanted:
+    for context in wanted:
         own, bucket = stages.get(context.bucket.name, NO_STAGES), context.bucket
         lowered = own.kernels(lower_bucket(backend, regions, context), backend.suffix)
         text = own.text(SOURCE) or backend.module(lowered.kernels)
         library = own.files.get(LIBRARY + backend.suffix, b"")
-        made.append(BuiltBucket(bucket, lowered.meta, library, backend.suffix, text, own.digests, reason))
+        made.append(BuiltBucket(bucket, lowered.meta, library, backend.suffix, text, own.digests))
         if not library:
             work.append(BuildJob(bucket.name, text, context.target, lowered.meta.kernels))
     built = dict(zip((job.name for job in work), backend.build(work, jobs, progress), strict=True)) if work else {}

@@ -116,7 +116,7 @@ def _add_post(app: FastAPI, service: Service, route: Route) -> None:
 
     async def post(request: Request) -> Response:
         service.check_ready()
-        body = await read_json(request, service.options.body_limit)
+        body = await read_json(request)
         try:
             return await answer(request, body)
         except RecursionError:
@@ -127,7 +127,7 @@ def _add_post(app: FastAPI, service: Service, route: Route) -> None:
         service.check_model(body)
         headers: dict[str, str] = {}
         if warnings:
-            warn(headers, path, "; ".join(warnings))
+            warn(headers, "; ".join(warnings), path)
         return await route.answer(service, request, body, headers)
 
     extra = {"requestBody": {"required": True, "content": {"application/json": {"schema": record.schema()}}}}

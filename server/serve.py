@@ -9,11 +9,12 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inferir.ir.errors import InferirError
 from inferir.server.engine.engine_client import EngineClient
-from inferir.server.engine.stat_sinks import Sink, feed, find_sinks
+from inferir.server.engine.stat_sinks import SINKS, Sink, feed
 from inferir.server.http.http_errors import draining
 from inferir.server.http.listen import BACKLOG, close, listen, url
 from inferir.server.http.loop_errors import LoopErrors
@@ -38,7 +39,7 @@ log = logging.getLogger("inferir.server")
 def serve(options: ServerOptions) -> None:
     """Serve until a signal ends it. Raises `InferirError` if it cannot start, or the engine cannot be kept alive."""
     started = time.monotonic()
-    sinks = find_sinks(options.stat_sinks)
+    sinks = {name: SINKS.get(name) for name in options.stat_sinks}
     if options.routes:
         from inferir.server.routes import open_routes
 
@@ -58,24 +59,15 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
+@dataclass
 class _Run:
-    """One run of a server."""
-
-    def __init__(
-        self,
-        options: ServerOptions,
-        sockets: list[socket.socket],
-        sinks: dict[str, Sink],
-        started: float,
-        most_files: int,
-    ) -> None:
-        self.options = options
-        self.sockets = sockets
-        self.sinks = sinks
-        self.started = started
-        self.most_files = most_files
-        self.signals = 0
-        self.signalled = asyncio.Event()
+    options: ServerOptions
+    sockets: list[socket.socket]
+    sinks: dict[str, Sink]
+    started: float
+    most_files: int
+    signals: int = 0
+    signalled: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def main(self) -> None:
         loop = asyncio.get_running_loop()

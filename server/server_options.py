@@ -20,12 +20,11 @@ class ServerOptions:
 
     host, port, uds: where to listen; with uds, a Unix socket at that path instead. api_keys: if any, inference needs
     one of them. served_names: names that requests may give as model; the first is shown. grace: seconds that running
-    requests get after SIGTERM. strict: refuse unknown fields. body_limit: bytes of a request. max_sequences: prompts
-    times n in one request. tool_style: how the model writes tool calls; None: as its template does. generation_config:
-    whether the model's recommendations are defaults of requests, "auto" or "none". hide_unused_tools: leave tools
-    out of the prompt where `tool_choice` is "none". origins: origins that browsers may call from, "*" for all.
-    special_tokens_in_messages: whether the spelling of a control token in a message is one. routes, stat_sinks: names
-    of entries of other distributions that take part.
+    requests get after SIGTERM. strict: refuse unknown fields. tool_style: how the model writes tool calls; None: as its
+    template does. generation_config: whether the model's recommendations are defaults of requests, "auto" or "none".
+    hide_unused_tools: leave tools out of the prompt where `tool_choice` is "none". origins: origins that browsers may
+    call from, "*" for all. special_tokens_in_messages: whether the spelling of a control token in a message is one.
+    routes, stat_sinks: names of entries of other distributions that take part.
     """
 
     artifact: Path
@@ -37,8 +36,6 @@ class ServerOptions:
     chat_template: Path | None = None
     grace: float = 30.0
     strict: bool = False
-    body_limit: int = 8 << 20
-    max_sequences: int = 1024
     origins: tuple[str, ...] = ("*",)
     tool_style: Style | None = None
     special_tokens_in_messages: bool = False

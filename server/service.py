@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,6 +20,7 @@ from inferir.runtime.text.tool_style import Style, detect_style, style
 from inferir.server.engine.engine_client import EngineClient
 from inferir.server.engine.prometheus_metrics import Metrics
 from inferir.server.http.http_errors import ApiError, draining, not_ready
+from inferir.server.http.responses import warn
 from inferir.server.server_options import ServerOptions
 
 log = logging.getLogger("inferir.server")
@@ -42,10 +43,16 @@ class Service:
         self.manifest: Manifest = read_manifest(options.artifact)
         folder = options.artifact / "tokenizer"
         self.tokenizer = Tokenizer.load(folder) if (folder / "tokenizer.json").exists() else None
-        self.template = _template(options)
+        chosen = options.chat_template
+        self.template = (
+            ChatTemplates.load(folder) if chosen is None else ChatTemplates.from_file(chosen, folder, "--chat-template")
+        )
         for problem in self.template.problems.values() if self.template else ():
             log.warning("a chat template cannot be used: %s", problem)
-        self._encoder = None if self.tokenizer is None else self._prompt_encoder(self.tokenizer)
+        if self.tokenizer is not None:
+            sources = () if self.template is None else self.template.sources
+            allowed, ends = options.special_tokens_in_messages, self.manifest.model.eos_token_ids
+            self._encoder = PromptEncoder(self.tokenizer, ends, sources, data_may_control=allowed)
         self.sampling = SamplingDefaults.load(folder, options.generation_config)
         self.names = options.served_names or (printable(self.manifest.model.name),)
         self.metrics = Metrics(options.metrics_prefix, self.names[0])
@@ -146,7 +153,8 @@ class Service:
             continue_final_message=continued,
             variables=variables,
         )
-        _warn(headers, prompt.warnings)
+        if prompt.warnings:
+            warn(headers, "; ".join(prompt.warnings[:10]))
         special = bool(body.get("add_special_tokens"))
         ids = await self.in_thread(self._encode_chat, prompt, special, must_fit)
         bos = self._bos() if special else None
@@ -155,16 +163,14 @@ class Service:
     def _encode_chat(self, prompt: ChatPrompt, special: bool, must_fit: str | None) -> list[int]:
         """Token ids of a rendered conversation, control tokens only where the template wrote them."""
         self._check_length(self.need_tokenizer("messages"), prompt.text, must_fit)
-        assert self._encoder is not None
         return self._encoder.encode(prompt.text, add_special_tokens=special)
 
-    def _prompt_encoder(self, tokenizer: Tokenizer) -> PromptEncoder:
-        sources = () if self.template is None else self.template.sources
-        allowed = self.options.special_tokens_in_messages
-        return PromptEncoder(tokenizer, self.manifest.model.eos_token_ids, sources, data_may_control=allowed)
-
     def check_prompt(self, ids: list[int], field: str) -> None:
-        """Raise `ApiError` for a prompt that the engine could never serve."""
+        """Raise `ApiError` for a prompt that the engine could never serve.
+
+        The engine checks prompts for the Python API as well. Here it is done before anything is sent, and the error has
+        this API's field and code, and names the server's option.
+        """
         vocabulary = self.manifest.model.vocab_size
         if not ids:
             raise ApiError.invalid(f"{field} is empty; give at least one token", field)
@@ -191,19 +197,3 @@ class Service:
         token = self.tokenizer.config.get("bos_token")
         token = token.get("content") if isinstance(token, dict) else token
         return self.tokenizer.id(token) if isinstance(token, str) else None
-
-
-def _template(options: ServerOptions) -> ChatTemplates | None:
-    folder = options.artifact / "tokenizer"
-    if options.chat_template is None:
-        return ChatTemplates.load(folder)
-    return ChatTemplates.from_file(options.chat_template, folder, "--chat-template")
-
-
-def _warn(headers: dict[str, str], warnings: Sequence[str]) -> None:
-    """Add warnings to those that an answer carries."""
-    if warnings:
-        text = "; ".join(warnings[:10])
-        log.warning("%s", text)
-        before = headers.get("x-inferir-warning")
-        headers["x-inferir-warning"] = f"{before}; {text}" if before else text

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from inferir.server.openai.field_table import BODIES
+from inferir.server.openai.field_table import CHAT, COMPLETIONS, DETOKENIZE, TOKENIZE
 from inferir.server.openai.kinds import DEPENDS, IDLE, OBEYED, REFUSED, Either, Field, Items, Kind, Off, Record, Tagged
 
 BEGIN = "<!-- begin fields -->"
@@ -22,12 +22,7 @@ _EFFECTS = {
     REFUSED: "a 400 that names it, unless its value asks for nothing",
     DEPENDS: "obeyed, refused or warned about, as the row says",
 }
-_NAMES = {
-    "/v1/completions": "completions",
-    "/v1/chat/completions": "chat",
-    "/tokenize": "tokenize",
-    "/detokenize": "detokenize",
-}
+_BODIES = {"completions": COMPLETIONS, "chat": CHAT, "tokenize": TOKENIZE, "detokenize": DETOKENIZE}
 
 
 def rows(record: Record) -> Iterator[tuple[str, Field]]:
@@ -63,12 +58,12 @@ def _inner(kind: Kind) -> Iterator[tuple[str, Field]]:
 def table() -> str:
     """The whole table in Markdown, with what its words mean."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    for route, record in BODIES.items():
+    for route, record in _BODIES.items():
         for path, field in rows(record):
             note = field.note
             if isinstance(field.kind, Off) and field.kind.values:
                 note += f"; accepts {', '.join(f'`{json.dumps(v)}`' for v in field.kind.values)}"
-            found.setdefault((path, field.effect, note), []).append(_NAMES[route])
+            found.setdefault((path, field.effect, note), []).append(route)
     lines = [f"- *{effect}*: {meaning}" for effect, meaning in _EFFECTS.items()]
     lines += ["", "| field | routes | | |", "|---|---|---|---|"]
     lines += [f"| `{path}` | {', '.join(names)} | {effect} | {note} |" for (path, effect, note), names in found.items()]

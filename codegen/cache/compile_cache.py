@@ -155,13 +155,14 @@ class CompileCache:
             stored = self._publish(self._store, index, entry)
         return stored or entry
 
-    def take_file(self, kind: str, key: CacheKey, name: str, destination: Path) -> bool:
+    def take_file(self, kind: str, key: CacheKey, name: str, destination: Path) -> FileRecord | None:
         """Put the file `name` stored under `key` at `destination`, where nothing is: a hard link where the file system
-        has them, else a copy. False if it is not stored. Raises OSError if `destination` cannot be written.
+        has them, else a copy. Returns its size and checksum, None if it is not stored. Raises OSError if `destination`
+        cannot be written.
         """
         _check_kind(kind)
         self._remove_stale_once()
-        found = False
+        found = None
         if self._store is not None:
             try:
                 found = self._store.take_file(kind, key.digest, name, destination)
@@ -169,24 +170,27 @@ class CompileCache:
                 self._refuse(error)
             except DamagedEntryError as error:
                 self._drop(self._store, kind, key.digest, error)
-            if found:
+            if found is not None:
                 self._touch(self._store, kind, key.digest)
         with self._lock:
-            self.hits += found
-            self.misses += not found
+            self.hits += found is not None
+            self.misses += found is None
         return found
 
-    def keep_file(self, kind: str, key: CacheKey, name: str, source: Path) -> None:
-        """Store the finished file `source` under `key` and `name`, sharing its bytes (see `NewFolder.adopt`).
+    def keep_file(self, kind: str, key: CacheKey, name: str, source: Path) -> FileRecord | None:
+        """Store the finished file `source` under `key` and `name`, sharing its bytes (see `NewFolder.adopt`). Returns
+        its size and checksum, None if it is not stored.
 
         A large file that cannot be shared is not stored, nor is anything in memory or in a read-only cache.
         Raises CacheError.
         """
         _check_kind(kind)
         if self._store is None or self.readonly:
-            return
+            return None
+        kept: list[FileRecord | None] = []
         with self._writing():
-            self._store.adopt(kind, key.digest, key.summary, name, source)
+            kept.append(self._store.adopt(kind, key.digest, key.summary, name, source))
+        return kept[0] if kept else None
 
     def require_writable(self) -> None:
         """Raise CacheError now if `put` could not work, so that nobody compiles first and fails afterwards.

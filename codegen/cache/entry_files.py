@@ -148,7 +148,7 @@ def check_entry(place: Folder, index: Index) -> None:
             pass
 
 
-def take_file(name: str, destination: Path, place: Folder, index: Index) -> bool:
+def take_file(name: str, destination: Path, place: Folder, index: Index) -> FileRecord:
     """Put the verified file `name` of an entry at `destination`, where nothing is yet, as a hard link if possible."""
     with _checked(place, index, name) as file:
         try:
@@ -160,7 +160,7 @@ def take_file(name: str, destination: Path, place: Folder, index: Index) -> bool
             with open(destination, "xb", buffering=0) as new:
                 copyfileobj(file, new, _PIECE)
                 os.fsync(new.fileno())
-    return True
+    return index.files[name]
 
 
 def discard(kind: Folder, digest: str, incoming: Folder) -> None:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from inferir.codegen.cache import entry_files as files
 from inferir.codegen.cache.cache_key import JSON
-from inferir.codegen.cache.entry_index import INDEX_NAME, Index
+from inferir.codegen.cache.entry_index import INDEX_NAME, FileRecord, Index
 from inferir.codegen.cache.trust import Folder, RefusedError, open_folder, open_root, read_file
 from inferir.ir.system.held_folder import remove_abandoned
 
@@ -51,9 +51,9 @@ class Store:
         """Verify the files of an entry, if there is one."""
         self._use(kind, digest, files.check_entry)
 
-    def take_file(self, kind: str, digest: str, name: str, destination: Path) -> bool:
-        """See `entry_files.take_file`; False if there is no entry."""
-        return bool(self._use(kind, digest, partial(files.take_file, name, destination)))
+    def take_file(self, kind: str, digest: str, name: str, destination: Path) -> FileRecord | None:
+        """See `entry_files.take_file`; None if there is no entry."""
+        return self._use(kind, digest, partial(files.take_file, name, destination))
 
     def touch(self, kind: str, digest: str) -> None:
         """Note that an entry was used now. Raises OSError and RefusedError."""
@@ -69,18 +69,21 @@ class Store:
             with self._kind(index.kind, create=True) as kind:
                 return folder.publish(kind, index.digest)
 
-    def adopt(self, kind: str, digest: str, components: Mapping[str, JSON], name: str, source: Path) -> bool:
-        """Store an entry of one file that shares the bytes of `source`; False if nothing is stored.
+    def adopt(
+        self, kind: str, digest: str, components: Mapping[str, JSON], name: str, source: Path
+    ) -> FileRecord | None:
+        """Store an entry of one file that shares the bytes of `source`; None if they cannot be shared.
 
         Raises OSError, with nothing left, and RefusedError.
         """
         with self._open(_INCOMING, create=True) as incoming, files.new_folder(incoming) as folder:
             record = folder.adopt(name, source)
             if record is None:
-                return False
+                return None
             folder.write(INDEX_NAME, Index(kind, digest, components, {name: record}).encode())
             with self._kind(kind, create=True) as place:
-                return folder.publish(place, digest)
+                folder.publish(place, digest)
+            return record
 
     def probe(self) -> None:
         """Write something and remove it. Raises OSError and RefusedError."""

@@ -21,20 +21,17 @@ def frontend_key(**components: JSON) -> CacheKey:
     return keyed(**components, tracer=package_hash("frontend", "ir/ops"), toolchain=tools)
 
 
-def through_cache(
-    cache: CompileCache, kind: str, key: CacheKey, make: Callable[[Path], object]
-) -> tuple[Mapping[str, bytes], str]:
-    """The files stored under `key`, or those that `make(folder)` writes, which are stored then.
+def through_cache(cache: CompileCache, kind: str, key: CacheKey, make: Callable[[Path], object]) -> Mapping[str, bytes]:
+    """The files stored under `key` by name, or those that `make(folder)` writes, which are stored then.
 
-    Returns the files by name and the reason for the miss ("" for a hit). A cache that cannot be written raises
-    `CacheError` before `make` is called.
+    A cache that cannot be written raises `CacheError` before `make` is called.
     """
     found = cache.get(kind, key)
     if isinstance(found, Entry):
-        return found.files, ""
+        return found.files
     cache.require_writable()
     with scratch_folder("trace") as scratch:
         folder = scratch.subfolder("files")
         make(folder)
         files = {p.name: p.read_bytes() for p in sorted(folder.iterdir())}
-    return cache.put(kind, key, files).files, found.reason
+    return cache.put(kind, key, files).files

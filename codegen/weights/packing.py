@@ -22,7 +22,7 @@ from typing import Any
 from inferir.codegen.cache.cache_key import CacheKey
 from inferir.codegen.cache.compile_cache import CompileCache
 from inferir.codegen.cache.source_hash import keyed, package_hash
-from inferir.ir.contract.manifest import ALIGNMENT, TensorRecord
+from inferir.ir.contract.manifest import ALIGNMENT, FileRecord, TensorRecord
 from inferir.ir.errors import ArtifactError
 from inferir.ir.graph.dtypes import DType, torch_dtype
 from inferir.ir.graph.graph import Graph, Node, structural_text
@@ -154,16 +154,17 @@ def write_weights(
     load: LoadTensor,
     store: WeightCache,
     progress: Progress | None = None,
-) -> None:
+) -> FileRecord | None:
     """Write every tensor of `types` to the safetensors file `path`: by its transform, else as the checkpoint has it.
 
-    `store` may have the file already, and shares its bytes then; else `load` is called. The file appears whole or not
-    at all. Raises `ArtifactError` naming file and reason (disk full, say), leaving nothing.
+    `store` may have the file already, and shares its bytes then; else `load` is called. Returns size and checksum, None
+    where `store` keeps nothing. The file appears whole or not at all. Raises `ArtifactError` naming file and reason
+    (disk full, say), leaving nothing.
     """
     key = store.key(types, transforms)
     try:
-        if store.cache.take_file(KIND, key, STORED, path):
-            return
+        if (known := store.cache.take_file(KIND, key, STORED, path)) is not None:
+            return FileRecord(blake3=known.blake3, bytes=known.nbytes)
         head, make = _head(types), TensorMaker(load)
         with new_file(path) as file:
             pieces = _Pieces(file)
@@ -176,7 +177,8 @@ def write_weights(
             pieces.flush()
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from None
-    store.cache.keep_file(KIND, key, STORED, path)
+    kept = store.cache.keep_file(KIND, key, STORED, path)
+    return None if kept is None else FileRecord(blake3=kept.blake3, bytes=kept.nbytes)
 
 
 def _content(name: str, type_: TensorType, transform: Graph | None, make: TensorMaker) -> bytes:

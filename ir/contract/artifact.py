@@ -86,11 +86,16 @@ def file_record(path: str | os.PathLike[str]) -> FileRecord:
     return FileRecord(blake3=digest, bytes=size)
 
 
-def file_records(art_dir: str | os.PathLike[str]) -> dict[str, FileRecord]:
-    """Records of every file below `art_dir` except the manifest, by relative path in sorted order."""
+def file_records(
+    art_dir: str | os.PathLike[str], known: Mapping[str, FileRecord] = MappingProxyType({})
+) -> dict[str, FileRecord]:
+    """Records of every file below `art_dir` except the manifest, by relative path in sorted order. known: those that
+    need not be computed.
+    """
     root = Path(art_dir)
     paths = sorted(p for p in root.rglob("*") if p.is_file() and p != root / MANIFEST)
-    return {p.relative_to(root).as_posix(): file_record(p) for p in paths}
+    names = {p.relative_to(root).as_posix(): p for p in paths}
+    return {name: known.get(name) or file_record(path) for name, path in names.items()}
 
 
 def verify_files(

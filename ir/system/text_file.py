@@ -1,10 +1,12 @@
-"""Text that a user wrote into a file."""
+"""Files that a user names: text to be read, and what is written for them."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from inferir.ir.errors import InferirError
+from inferir.ir.system.atomic_file import replace_file
 
 MAX_BYTES = 64 << 20
 
@@ -28,3 +30,11 @@ def read_text(path: str | os.PathLike[str], name: str) -> str:
     if "\0" in text:
         raise InferirError(f"{name} {os.fspath(path)}: holds a NUL character, so it is not text")
     return text
+
+
+def write_file(file: Path, content: bytes) -> None:
+    """Write a file, as a whole or not at all. Raises `InferirError` naming it."""
+    try:
+        replace_file(file, content)
+    except (OSError, ValueError) as error:
+        raise InferirError(f"{file}: cannot be written: {getattr(error, 'strerror', None) or error}") from None

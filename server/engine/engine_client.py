@@ -213,7 +213,6 @@ class EngineClient:
                 self._send(m.Abort(job.id))
 
     def fail_all(self, error: ApiError) -> None:
-        """End every request with an error."""
         jobs, self._jobs = self._jobs, {}
         for accepted in self._adding.values():
             if not accepted.done():

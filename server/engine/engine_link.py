@@ -23,10 +23,7 @@ class EngineLink:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, receive: Callable[[bytes], None]) -> None:
         self._receive = receive
         self._loop = asyncio.get_running_loop()
-        self._socket = context.socket(zmq.PAIR)
-        for option in (zmq.SNDHWM, zmq.RCVHWM):
-            self._socket.setsockopt(option, 0)
-        self._socket.setsockopt(zmq.LINGER, m.LINGER_MS)
+        self._socket = m.pair_socket(context)
         self._socket.bind(address)
         self._loop.add_reader(self._socket.fileno(), self.read)
         self._scheduled = False

@@ -164,10 +164,7 @@ def main(address: str, artifact: str, options: str) -> None:
     die_with_parent()
     check_threads()
     context = zmq.Context(io_threads=1)
-    socket = context.socket(zmq.PAIR)
-    socket.setsockopt(zmq.LINGER, m.LINGER_MS)
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.setsockopt(zmq.RCVHWM, 0)
+    socket = m.pair_socket(context)
     socket.connect(address)
     try:
         process = EngineProcess(load_engine(artifact, EngineOptions(**json.loads(options))), socket)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import zmq
 
 from inferir.runtime.sampling.token_logprobs import TokenLogprobs
-
-LINGER_MS = 500  # for messages that are under way when a process ends
 
 
 class Add(msgspec.Struct, array_like=True, tag=True):
@@ -129,3 +128,11 @@ def request_ids(id: str, n: int) -> list[str]:
 
 
 encode = msgspec.msgpack.Encoder().encode
+
+
+def pair_socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    """An end of the connection: no message is dropped, and those under way when a process ends get half a second."""
+    socket = context.socket(zmq.PAIR)
+    for option, value in ((zmq.SNDHWM, 0), (zmq.RCVHWM, 0), (zmq.LINGER, 500)):
+        socket.setsockopt(option, value)
+    return socket

@@ -30,11 +30,13 @@ class Metrics:
         self._prefix = f"{prefix}:" if prefix else ""
         self._model = model
         self._seen = Stats()
-        self._generated = 0
-        self.running = self._gauge("num_requests_running", "Requests that the engine is computing.")
-        self.waiting = self._gauge("num_requests_waiting", "Requests that wait for a place in the engine.")
-        self.kv_usage = self._gauge("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.")
-        self.kv_bytes = self._gauge("kv_cache_used_bytes", "Bytes of the KV cache in use.")
+        self.generated = 0  # tokens since the server started
+        self._gauges = {
+            "running": self._gauge("num_requests_running", "Requests that the engine is computing."),
+            "waiting": self._gauge("num_requests_waiting", "Requests that wait for a place in the engine."),
+            "kv_usage": self._gauge("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1."),
+            "kv_bytes_used": self._gauge("kv_cache_used_bytes", "Bytes of the KV cache in use."),
+        }
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that began to answer.")
         self.generation_tokens = self._counter("generation_tokens", "Generated tokens.")
         self._of_engine = {
@@ -70,7 +72,7 @@ class Metrics:
         count = len(event.tokens)
         if count:
             self.generation_tokens.inc(count)
-            self._generated += count
+            self.generated += count
             if job.tokens == 0:
                 self.prompt_tokens.inc(job.prompt_tokens)
                 self.ttft.observe(now - job.arrival)
@@ -89,11 +91,6 @@ class Metrics:
             self.request_prompt.observe(job.prompt_tokens)
             self.request_generation.observe(job.tokens)
 
-    @property
-    def generated(self) -> int:
-        """Tokens generated since the server started."""
-        return self._generated
-
     def aborted(self) -> None:
         """Count a request whose client left."""
         self._finished.labels(self._model, "abort").inc()
@@ -104,10 +101,8 @@ class Metrics:
 
     def observe_stats(self, stats: Stats) -> None:
         """Take over the engine's state; its counts start again at 0 with every engine process."""
-        self.running.set(stats.running)
-        self.waiting.set(stats.waiting)
-        self.kv_usage.set(stats.kv_usage)
-        self.kv_bytes.set(stats.kv_bytes_used)
+        for name, gauge in self._gauges.items():
+            gauge.set(getattr(stats, name))
         for name, counter in self._of_engine.items():
             before, now = getattr(self._seen, name), getattr(stats, name)
             counter.inc(now - before if now >= before else now)
@@ -116,7 +111,6 @@ class Metrics:
         self._seen = stats
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def _gauge(self, name: str, help: str) -> Gauge:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -23,11 +23,6 @@ log = logging.getLogger("inferir.server")
 SINKS: PluginRegistry[Sink] = PluginRegistry(
     "stats", "stat sink", check=lambda value: None if callable(value) else "it cannot be called"
 )
-
-
-def find_sinks(names: Iterable[str]) -> dict[str, Sink]:
-    """Raises `PluginError` naming a sink that is unknown or cannot be used."""
-    return {name: SINKS.get(name) for name in names}
 
 
 async def feed(client: EngineClient, sinks: dict[str, Sink]) -> None:

@@ -15,6 +15,7 @@ from inferir.server.http.content_coding import content_codings, decoded
 from inferir.server.http.http_errors import ApiError, too_large
 from inferir.server.http.responses import ClientGoneError
 
+MAX_BYTES = 8 << 20
 READ_SECONDS = 30.0
 DISCARDED_BYTES = 64 << 20
 DISCARD_SECONDS = 5.0
@@ -24,7 +25,7 @@ DISCARD_IDLE_SECONDS = 0.2
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
 
 
-async def read_json(request: Request, limit: int) -> dict[str, Any]:
+async def read_json(request: Request, limit: int = MAX_BYTES) -> dict[str, Any]:
     """The body as a JSON object of at most `limit` bytes.
 
     Raises `ApiError` with status 400, 408, 413 or 415, and `ClientGoneError` if the client leaves before its end.

@@ -5,21 +5,25 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import re
 import time
 import uuid
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inferir.server.http.http_errors import ApiError
 from inferir.server.http.responses import error_response
-from inferir.server.http.targets import origin_form
 
 OPEN_PATHS = frozenset({"/", "/health", "/ready", "/version", "/metrics", "/stats"})
 METHODS = "GET, HEAD, POST, OPTIONS"
 DEFAULT_HEADERS = "authorization, content-type, x-request-id"
 MAX_ID = 128
+
+_ABSOLUTE = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 
 log = logging.getLogger("inferir.server.access")
 
@@ -39,7 +43,7 @@ class Gate:
             else:
                 await send({"type": "websocket.close"})
             return
-        scope = origin_form(scope)
+        scope = _origin_form(scope)
         started = time.monotonic()
         headers = Headers(scope=scope)
         request_id = _request_id(headers.get("x-request-id"))
@@ -67,33 +71,15 @@ class Gate:
             log.info("%s %.200r %s %.3f s %s", scope["method"], scope["path"], status or "left", seconds, request_id)
 
     async def _pass(self, scope: Scope, headers: Headers, allowed: str | None, receive: Receive, send: Send) -> None:
+        answer: ASGIApp = self._app
         if scope["method"] == "OPTIONS" and "origin" in headers and "access-control-request-method" in headers:
-            await self._preflight(headers, allowed, send)
+            answer = Response(status_code=204, headers=None if allowed is None else _preflight(headers))
         elif scope["method"] == "OPTIONS" and scope["path"] == "*":  # about the server as a whole
-            await send({"type": "http.response.start", "status": 204, "headers": [(b"allow", METHODS.encode())]})
-            await send({"type": "http.response.body", "body": b""})
+            answer = Response(status_code=204, headers={"allow": METHODS})
         elif self._keys and scope["path"] not in OPEN_PATHS and not self._has_key(headers.getlist("authorization")):
-            error = ApiError(
-                401,
-                "a valid API key is needed: Authorization: Bearer KEY",
-                code="invalid_api_key",
-                headers={"www-authenticate": "Bearer"},
-            )
-            await error_response(error)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-    async def _preflight(self, headers: Headers, allowed: str | None, send: Send) -> None:
-        out: list[tuple[bytes, bytes]] = []
-        if allowed is not None:
-            wanted = headers.get("access-control-request-headers", DEFAULT_HEADERS)
-            out = [
-                (b"access-control-allow-methods", METHODS.encode()),
-                (b"access-control-allow-headers", wanted.encode("latin-1")),
-                (b"access-control-max-age", b"600"),
-            ]
-        await send({"type": "http.response.start", "status": 204, "headers": out})
-        await send({"type": "http.response.body", "body": b""})
+            text, how = "a valid API key is needed: Authorization: Bearer KEY", {"www-authenticate": "Bearer"}
+            answer = error_response(ApiError(401, text, code="invalid_api_key", headers=how))
+        await answer(scope, receive, send)
 
     def _allowed_origin(self, origin: str | None) -> str | None:
         if origin is None:
@@ -116,6 +102,14 @@ class Gate:
         return found and scheme.lower() == "bearer"
 
 
+def _preflight(headers: Headers) -> dict[str, str]:
+    return {
+        "access-control-allow-methods": METHODS,
+        "access-control-allow-headers": headers.get("access-control-request-headers", DEFAULT_HEADERS),
+        "access-control-max-age": "600",
+    }
+
+
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
@@ -125,3 +119,18 @@ def _request_id(given: str | None) -> str:
     if given and len(given) <= MAX_ID and given.isascii() and given.isprintable():
         return given
     return uuid.uuid4().hex
+
+
+def _origin_form(scope: Scope) -> Scope:
+    """`scope` with the path alone, if its target was a whole address (RFC 9112, 3.2), as of requests to a proxy."""
+    if scope["path"].startswith("/"):
+        return scope
+    raw: bytes = scope["raw_path"]
+    found = _ABSOLUTE.match(raw)
+    if found is None:
+        return scope
+    rest = raw[found.end() :]
+    if not rest and scope["method"] == "OPTIONS":
+        return {**scope, "path": "*", "raw_path": b"*"}
+    rest = rest or b"/"
+    return {**scope, "path": unquote(rest.decode("ascii")), "raw_path": rest}

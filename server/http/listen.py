@@ -92,22 +92,14 @@ def _bind_all(host: str, port: int, addresses: list[Address]) -> list[socket.soc
         return []
     if problem.errno == errno.EADDRINUSE:
         raise EngineError(f"port {port} on {host} is in use; choose another with --port") from None
-    raise EngineError(f"cannot listen on port {port} of {host}: {problem.strerror}") from None
+    raise EngineError(f"cannot listen on port {port} of {host}: {os.strerror(problem.errno or 0)}") from None
 
 
 def _bind(family: socket.AddressFamily, address: tuple[str | int, ...], *, only: bool) -> socket.socket:
     """`only`: an IPv6 socket leaves IPv4 to its neighbour."""
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if only and family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-    except BaseException:
-        sock.close()
-        raise
+    both = family == socket.AF_INET6 and not only and socket.has_dualstack_ipv6()
+    sock = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
+    sock.setblocking(False)
     return sock
 
 

@@ -24,11 +24,12 @@ class ClientGoneError(Exception):
     """Nobody waits for the answer any more."""
 
 
-def warn(headers: dict[str, str], path: str, text: str) -> None:
-    """Log a warning about a request of the route `path`, and add it to the headers of the answer."""
-    log.warning("%s: %s", path, text)
+def warn(headers: dict[str, str], text: str, path: str = "") -> None:
+    """Log a warning about a request, of the route `path`, and add it to the headers of the answer."""
+    log.warning("%s", f"{path}: {text}" if path else text)
     shown = text.encode("ascii", "backslashreplace").decode()
-    headers["x-inferir-warning"] = f"{headers['x-inferir-warning']}; {shown}" if headers else shown
+    before = headers.get("x-inferir-warning")
+    headers["x-inferir-warning"] = f"{before}; {shown}" if before else shown
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

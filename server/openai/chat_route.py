@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +13,10 @@ from inferir.server.engine.messages import TokenEvent
 from inferir.server.http.http_errors import ApiError
 from inferir.server.http.responses import answered, warn, while_connected
 from inferir.server.openai.field_table import CHAT
-from inferir.server.openai.generation import Generation
-from inferir.server.openai.logprob_fields import chat_logprobs, prompt_logprobs
+from inferir.server.openai.generation import Answer, Generation
+from inferir.server.openai.logprob_fields import chat_logprobs
 from inferir.server.openai.parameters import (
+    MAX_SEQUENCES,
     check_priority,
     engine_params,
     sequences,
@@ -35,14 +34,15 @@ if TYPE_CHECKING:
 async def chat(service: Service, request: Request, body: Mapping[str, Any], headers: dict[str, str]) -> Response:
     """Answer a checked body. Raises `ApiError`."""
     n = sequences(body)
-    if n > service.options.max_sequences:
-        raise ApiError.invalid(f"n={n} is more than {service.options.max_sequences} sequences in one request", "n")
+    if n > MAX_SEQUENCES:
+        raise ApiError.invalid(f"n={n} is more than {MAX_SEQUENCES} sequences in one request", "n")
     usage, continuous = stream_options(body)
     use, body = await _tool_use(service, body)
     params = engine_params(body, service.sampling.values, _most_tokens(body), None)
     params |= _logprobs(service, body)
     if use is not None and not use.forced and any(t["function"].get("strict") for t in body["tools"]):
-        warn(headers, "/v1/chat/completions", 'strict is obeyed only where tool_choice is "required" or names a tool')
+        text = 'strict is obeyed only where tool_choice is "required" or names a tool'
+        warn(headers, text, "/v1/chat/completions")
     if use is not None and use.marks:
         params["kept_special_ids"] = list(use.marks.values())
     must_fit = "messages" if body.get("truncate_prompt_tokens") is None else None
@@ -63,23 +63,16 @@ def _structure(use: ToolUse | None) -> tuple[Any, Any]:
     return use.spec, None if use.forced else use.beside
 
 
-class _Answer:
+class _Answer(Answer):
     """The documents that answer a conversation."""
 
     def __init__(self, service: Service, body: Mapping[str, Any], generation: Generation, use: ToolUse | None) -> None:
         self._use = use
         self._readers = [use.reader() for _ in generation.choices] if use else []
-        self._id = f"chatcmpl-{body.get('request_id') or uuid.uuid4().hex}"
-        self._created = int(time.time())
-        self._model = body.get("model") or service.names[0]
-        self._generation = generation
-        self._ids = bool(body.get("return_token_ids"))
-        self._tokenizer = service.tokenizer
+        super().__init__(service, body, generation, "chatcmpl")
         self._logprobs = bool(body.get("logprobs"))
-        self._scores = body.get("prompt_logprobs") is not None
 
     async def whole(self) -> dict[str, Any]:
-        """The answer in one document."""
         generation = self._generation
         async for _ in generation.events():
             pass
@@ -105,7 +98,7 @@ class _Answer:
         out = {**self._head("chat.completion"), "choices": choices, "usage": generation.usage()}
         if self._ids:
             out["prompt_token_ids"] = generation.prompts[0]
-        return {**out, **self._prompt_scores()}
+        return {**out, **self._prompt_scores(0)}
 
     async def stream(self, usage: bool, continuous: bool) -> AsyncIterator[dict[str, Any]]:
         """First the role of each answer, then a chunk per step that brings text."""
@@ -124,17 +117,14 @@ class _Answer:
                 first = chunk(i, {"role": "assistant", "content": ""})
                 if self._ids and i == 0:
                     first["prompt_token_ids"] = generation.prompts[0]
-                yield first if i else {**first, **self._prompt_scores()}
+                yield first if i else {**first, **self._prompt_scores(0)}
 
-        begun = not self._scores
-        if begun:
-            for first in roles():
-                yield first
-        async for i, event in self._events():
-            if not begun:
-                begun = True
+        async for found in self._events():
+            if found is None:
                 for first in roles():
                     yield first
+                continue
+            i, event = found
             deltas = self._deltas(i, event)
             for delta in deltas[:-1]:
                 yield chunk(i, delta)
@@ -149,27 +139,24 @@ class _Answer:
         if usage:
             yield {**head, "choices": [], "usage": generation.usage()}
 
-    async def _events(self) -> AsyncIterator[tuple[int, TokenEvent]]:
-        """Events of all answers. If the prompt's scores are wanted, which the first answer's first event brings, none
-        comes before that.
+    async def _events(self) -> AsyncIterator[tuple[int, TokenEvent] | None]:
+        """None where the messages begin, then the events of all. If the prompt's scores are wanted, which the first
+        answer's first event brings, none comes before that.
         """
         held: list[tuple[int, TokenEvent]] = []
-        scored = not self._scores
-        async for i, event in self._generation.events():
-            scored = scored or i == 0
-            if not scored:
-                held.append((i, event))
-                continue
-            yield i, event
-            for other in held:
-                yield other
-            held = []
-
-    def _prompt_scores(self) -> dict[str, Any]:
-        """The field `prompt_logprobs`, if it is wanted."""
-        if not self._scores or self._tokenizer is None:
-            return {}
-        return {"prompt_logprobs": prompt_logprobs(self._tokenizer, self._generation.choices[0].prompt_logprobs or [])}
+        begun = not self._scores
+        if begun:
+            yield None
+        async for found in self._generation.events():
+            held.append(found)
+            if not begun and found[0] == 0:
+                begun = True
+                held = [held.pop(), *held]
+                yield None
+            if begun:
+                for event in held:
+                    yield event
+                held = []
 
     def _deltas(self, i: int, event: TokenEvent) -> list[dict[str, Any]]:
         """What an event adds to message i."""
@@ -185,9 +172,6 @@ class _Answer:
 
     def _given_logprobs(self, given: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         return chat_logprobs(self._tokenizer, given) if self._logprobs and self._tokenizer is not None else None
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
 
 
 def _logprobs(service: Service, body: Mapping[str, Any]) -> dict[str, Any]:

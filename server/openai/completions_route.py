@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +13,10 @@ from inferir.runtime.sampling.token_logprobs import TokenLogprobs
 from inferir.server.http.http_errors import ApiError
 from inferir.server.http.responses import answered, while_connected
 from inferir.server.openai.field_table import COMPLETIONS
-from inferir.server.openai.generation import Generation
-from inferir.server.openai.logprob_fields import CompletionLogprobs, joined, prompt_logprobs
+from inferir.server.openai.generation import Answer, Generation
+from inferir.server.openai.logprob_fields import CompletionLogprobs, joined
 from inferir.server.openai.parameters import (
+    MAX_SEQUENCES,
     check_priority,
     engine_params,
     sequences,
@@ -55,22 +54,13 @@ async def completions(service: Service, request: Request, body: Mapping[str, Any
     return await answered(request, answer.whole, events, generation.close, headers)
 
 
-class _Answer:
+class _Answer(Answer):
     """The documents that answer a request."""
 
     def __init__(self, service: Service, body: Mapping[str, Any], generation: Generation, echoes: list[str]) -> None:
-        self._head = {
-            "id": f"cmpl-{body.get('request_id') or uuid.uuid4().hex}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": body.get("model") or service.names[0],
-        }
-        self._generation = generation
+        super().__init__(service, body, generation, "cmpl")
         self._echoes = echoes
-        self._ids = bool(body.get("return_token_ids"))
-        self._tokenizer = service.tokenizer
         self._logprobs = body.get("logprobs") is not None
-        self._scores = body.get("prompt_logprobs") is not None
         skip = body.get("skip_special_tokens")
         self._fields: list[CompletionLogprobs] = []
         if self._logprobs and service.tokenizer is not None:
@@ -78,7 +68,6 @@ class _Answer:
             self._fields = [CompletionLogprobs(service.tokenizer, len(e), skip_special=skip_special) for e in echoes]
 
     async def whole(self) -> dict[str, Any]:
-        """The answer in one document."""
         generation = self._generation
         async for _ in generation.events():
             pass
@@ -90,7 +79,7 @@ class _Answer:
             if self._ids:
                 choice |= {"token_ids": c.tokens, "prompt_token_ids": generation.prompts[i // generation.n]}
             choices.append(choice)
-        return {**self._head, "choices": choices, "usage": generation.usage()}
+        return {**self._head("text_completion"), "choices": choices, "usage": generation.usage()}
 
     async def stream(self, usage: bool, continuous: bool) -> AsyncIterator[dict[str, Any]]:
         """A chunk per step that brings text."""
@@ -113,18 +102,12 @@ class _Answer:
                     choice["prompt_token_ids"] = generation.prompts[i // generation.n]
             if first:
                 choice |= self._prompt_scores(i)
-            chunk = {**self._head, "choices": [choice]}
+            chunk = {**self._head("text_completion"), "choices": [choice]}
             if usage:
                 chunk["usage"] = generation.usage(i) if continuous else None
             yield chunk
         if usage:
-            yield {**self._head, "choices": [], "usage": generation.usage()}
-
-    def _prompt_scores(self, i: int) -> dict[str, Any]:
-        """The field `prompt_logprobs` of sequence i, if it is wanted."""
-        if not self._scores or self._tokenizer is None:
-            return {}
-        return {"prompt_logprobs": prompt_logprobs(self._tokenizer, self._generation.choices[i].prompt_logprobs or [])}
+            yield {**self._head("text_completion"), "choices": [], "usage": generation.usage()}
 
     def _given_logprobs(
         self, i: int, given: Sequence[TokenLogprobs], *, first: bool, final: bool
@@ -161,10 +144,9 @@ async def _prompts(service: Service, body: Mapping[str, Any], n: int) -> list[li
         prompt = [prompt]
     if not isinstance(prompt, list) or not prompt:
         raise ApiError.invalid("prompt must be a string, token ids, or a list of either, and not empty", "prompt")
-    most = service.options.max_sequences
-    if len(prompt) * n > most:
+    if len(prompt) * n > MAX_SEQUENCES:
         raise ApiError.invalid(
-            f"{len(prompt)} prompts times n={n} are more than {most} sequences in one request", "prompt"
+            f"{len(prompt)} prompts times n={n} are more than {MAX_SEQUENCES} sequences in one request", "prompt"
         )
     special = body.get("add_special_tokens")
     must_fit = "prompt" if body.get("truncate_prompt_tokens") is None else None

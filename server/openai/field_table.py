@@ -14,15 +14,15 @@ from inferir.runtime.sampling.sampling_params import INTEGERS, MAX_LOGPROBS, NUM
 from inferir.server.http.http_errors import ApiError
 from inferir.server.openai.kinds import (
     DEPENDS,
+    FLAG,
     IDLE,
     OBEYED,
+    OBJECT,
     REFUSED,
     Anything,
     Field,
-    Flag,
     Integer,
     Kind,
-    Mapped,
     Off,
     Record,
     Tagged,
@@ -42,7 +42,7 @@ SAMPLING = tuple(f.name for f in dataclasses.fields(SamplingParams) if f.name no
 _SAMPLING_KINDS: Mapping[str, Kind] = {
     **{name: Anything("number") for name, *_ in NUMBERS},
     **{name: Integer(low, high) for name, low, high in INTEGERS},
-    **dict.fromkeys(("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"), Flag()),
+    **dict.fromkeys(("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"), FLAG),
     **dict.fromkeys(("stop_token_ids", "allowed_token_ids", "bad_words"), Anything("array")),
     "logit_bias": Anything("object"),
     "stop": Anything(),
@@ -91,15 +91,15 @@ class _Structure(Record):
 
 
 _STREAM_OPTIONS = Record(
-    Field("include_usage", Flag(), OBEYED, "a last chunk has the usage and no choices"),
-    Field("continuous_usage_stats", Flag(), DEPENDS, "every chunk has the usage so far; refused without include_usage"),
+    Field("include_usage", FLAG, OBEYED, "a last chunk has the usage and no choices"),
+    Field("continuous_usage_stats", FLAG, DEPENDS, "every chunk has the usage so far; refused without include_usage"),
     Field("include_obfuscation", Off((False,)), REFUSED, "chunks are not padded"),
 )
 _JSON_SCHEMA = Record(
     Field("schema", Anything(), OBEYED, "the answer follows it"),
     Field("name", Text(), IDLE, "the schema is no part of the prompt"),
     Field("description", Text(), IDLE, "the schema is no part of the prompt"),
-    Field("strict", Flag(), OBEYED, "objects that name properties have no others unless the schema says so"),
+    Field("strict", FLAG, OBEYED, "objects that name properties have no others unless the schema says so"),
 )
 _FORMAT_TYPE = Field("type", Text(), OBEYED, "`text`, `json_object` or `json_schema`")
 _RESPONSE_FORMAT = Tagged(
@@ -121,19 +121,19 @@ _STRUCTURED_OUTPUTS = _Structure(
     Field("structural_tag", Off(), REFUSED, "use `grammar`"),
     Field("whitespace_pattern", Off(), REFUSED, "use `grammar`"),
     Field("disable_any_whitespace", Off((False,)), REFUSED, "use `grammar`"),
-    Field("disable_additional_properties", Flag(), OBEYED, "as `strict` of `response_format`; beside `json` only"),
-    Field("disable_fallback", Flag(), IDLE, "there is one engine for grammars"),
+    Field("disable_additional_properties", FLAG, OBEYED, "as `strict` of `response_format`; beside `json` only"),
+    Field("disable_fallback", FLAG, IDLE, "there is one engine for grammars"),
 )
 
 _MODEL = Field("model", Text(), OBEYED, "404 unless it is a served name; the first one if absent")
 _COMMON = (
     _MODEL,
     Field("n", Integer(1, MAX_N), OBEYED, "answers per prompt, at most 128"),
-    Field("stream", Flag(), OBEYED, "server-sent events"),
+    Field("stream", FLAG, OBEYED, "server-sent events"),
     Field("stream_options", _STREAM_OPTIONS, DEPENDS, "refused without `stream: true`"),
     Field("truncate_prompt_tokens", Integer(-1), OBEYED, "the last tokens of the prompt; -1: as many as fit"),
-    Field("add_special_tokens", Flag(), OBEYED, "default true for a prompt, false for messages"),
-    Field("return_token_ids", Flag(), OBEYED, "of the prompt and the answers"),
+    Field("add_special_tokens", FLAG, OBEYED, "default true for a prompt, false for messages"),
+    Field("return_token_ids", FLAG, OBEYED, "of the prompt and the answers"),
     Field("response_format", _RESPONSE_FORMAT, OBEYED, "see structured-output.md"),
     Field("structured_outputs", _STRUCTURED_OUTPUTS, OBEYED, "one of its keys; see structured-output.md"),
     Field(
@@ -148,7 +148,7 @@ _COMMON = (
 _IDLE = (
     Field("user", Text(), IDLE, "nothing is kept of users"),
     Field("safety_identifier", Text(), IDLE, "nothing is kept of users"),
-    Field("metadata", Mapped(), IDLE, "answers are not stored"),
+    Field("metadata", OBJECT, IDLE, "answers are not stored"),
     Field(
         "service_tier",
         Text(("auto", "default", "flex", "scale", "priority", "fast")),
@@ -156,7 +156,7 @@ _IDLE = (
         "there is one tier; see `priority`",
     ),
     Field("prompt_cache_key", Text(), IDLE, "every prefix may be found in the cache; see `cache_salt`"),
-    Field("spaces_between_special_tokens", Flag(), IDLE, "no blanks are ever put between tokens"),
+    Field("spaces_between_special_tokens", FLAG, IDLE, "no blanks are ever put between tokens"),
 )
 
 # Known, but only at a value that asks for nothing.
@@ -206,15 +206,15 @@ _REFUSED = (
 _TEMPLATED = (
     Field("messages", MESSAGES, OBEYED, "at most 4,096"),
     Field("tools", TOOLS, OBEYED, "given to the template; at most 128"),
-    Field("add_generation_prompt", Flag(), OBEYED, "default true, but not beside `continue_final_message`"),
-    Field("continue_final_message", Flag(), OBEYED, "the answer goes on with the last message"),
-    Field("chat_template_kwargs", Mapped(), OBEYED, "variables of the template, which may use them"),
+    Field("add_generation_prompt", FLAG, OBEYED, "default true, but not beside `continue_final_message`"),
+    Field("continue_final_message", FLAG, OBEYED, "the answer goes on with the last message"),
+    Field("chat_template_kwargs", OBJECT, OBEYED, "variables of the template, which may use them"),
 )
 
 COMPLETIONS = Record(
     Field("prompt", Anything(), OBEYED, "a string, token ids, or a list of either"),
     Field("max_tokens", Integer(0), OBEYED, "default 16; 0 needs `echo`"),
-    Field("echo", Flag(), OBEYED, "the text begins with the prompt"),
+    Field("echo", FLAG, OBEYED, "the text begins with the prompt"),
     Field("logprobs", Integer(0, MAX_LOGPROBS), OBEYED, "of the chosen and of so many of the likeliest tokens"),
     Field("best_of", Integer(1), DEPENDS, "refused unless equal to `n`"),
     Field("tools", Off(([],), "; use /v1/chat/completions"), REFUSED, "use chats"),
@@ -227,12 +227,12 @@ CHAT = Record(
     *_TEMPLATED,
     Field("max_completion_tokens", Integer(1), OBEYED, "default: as many as fit"),
     Field("max_tokens", Integer(1), OBEYED, "the older name; refused beside another number of the newer"),
-    Field("logprobs", Flag(), OBEYED, "of the chosen tokens"),
+    Field("logprobs", FLAG, OBEYED, "of the chosen tokens"),
     Field(
         "top_logprobs", Integer(0, MAX_LOGPROBS), DEPENDS, "of the likeliest tokens; refused without `logprobs: true`"
     ),
     Field("tool_choice", TOOL_CHOICE, OBEYED, "`none`, `auto`, `required` or an object"),
-    Field("parallel_tool_calls", Flag(), OBEYED, "false: calls after the first are left out"),
+    Field("parallel_tool_calls", FLAG, OBEYED, "false: calls after the first are left out"),
     Field("echo", Off((False,)), REFUSED, "use /v1/completions"),
     Field("best_of", Integer(1), DEPENDS, "refused unless equal to `n`"),
     *_COMMON,
@@ -243,15 +243,8 @@ TOKENIZE = Record(
     _MODEL,
     Field("prompt", Text(), OBEYED, "either this or `messages`"),
     *_TEMPLATED,
-    Field("add_special_tokens", Flag(), OBEYED, "default true for a prompt, false for messages"),
-    Field("return_token_strs", Flag(), OBEYED, "the tokens in the vocabulary's spelling"),
+    Field("add_special_tokens", FLAG, OBEYED, "default true for a prompt, false for messages"),
+    Field("return_token_strs", FLAG, OBEYED, "the tokens in the vocabulary's spelling"),
     *(f for f in _REFUSED if f.name in ("chat_template", "documents", "mm_processor_kwargs")),
 )
 DETOKENIZE = Record(_MODEL, Field("tokens", TokenIds(1 << 20), OBEYED, "special tokens are written out"))
-
-BODIES: Mapping[str, Record] = {
-    "/v1/completions": COMPLETIONS,
-    "/v1/chat/completions": CHAT,
-    "/tokenize": TOKENIZE,
-    "/detokenize": DETOKENIZE,
-}

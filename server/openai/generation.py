@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,8 @@ from inferir.server.engine import messages as m
 from inferir.server.engine.engine_client import EngineClient, Inbox, Job
 from inferir.server.engine.messages import TokenEvent
 from inferir.server.http.http_errors import ApiError
+from inferir.server.openai.logprob_fields import prompt_logprobs
+from inferir.server.service import Service
 
 if TYPE_CHECKING:
     from inferir.runtime.structured.spec import StructuredSpec
@@ -116,3 +120,25 @@ class Generation:
         choices = self.choices if index is None else [self.choices[index]]
         prompt, generated = sum(map(len, prompts)), sum(len(c.tokens) for c in choices)
         return {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated}
+
+
+class Answer:
+    """What the documents of all routes say in the same way. prefix: that of their ids."""
+
+    def __init__(self, service: Service, body: Mapping[str, Any], generation: Generation, prefix: str) -> None:
+        self._generation = generation
+        self._tokenizer = service.tokenizer
+        self._ids = bool(body.get("return_token_ids"))
+        self._scores = body.get("prompt_logprobs") is not None
+        self._id = f"{prefix}-{body.get('request_id') or uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._model = body.get("model") or service.names[0]
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+
+    def _prompt_scores(self, i: int) -> dict[str, Any]:
+        """The field `prompt_logprobs` of sequence i, if it is wanted."""
+        if not self._scores or self._tokenizer is None:
+            return {}
+        return {"prompt_logprobs": prompt_logprobs(self._tokenizer, self._generation.choices[i].prompt_logprobs or [])}

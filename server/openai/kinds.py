@@ -11,6 +11,7 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 from inferir.runtime.sampling.integers import integral, integrals
@@ -66,13 +67,9 @@ def below(path: str, key: str) -> str:
 
 
 def wrong(path: str, wanted: str, value: Any) -> ApiError:
-    """An error for a value that is none of what is wanted."""
-    shown = json.dumps(value, ensure_ascii=False) if not isinstance(value, dict | list) else _type(value)
+    containers: Mapping[type, str] = {dict: "an object", list: "a list"}
+    shown = containers.get(type(value)) or json.dumps(value, ensure_ascii=False)
     return ApiError.invalid(f"{path} must be {wanted}, not {shown[:100]}", path)
-
-
-def _type(value: dict[str, Any] | list[Any]) -> str:
-    return "an object" if isinstance(value, dict) else "a list"
 
 
 @dataclass(frozen=True)
@@ -89,16 +86,25 @@ class Anything:
 
 
 @dataclass(frozen=True)
-class Flag:
-    """true or false."""
+class Typed:
+    """Any value of one JSON type. wanted: what an error says that it must be; type: the schema's name for it."""
+
+    python: type
+    wanted: str
+    type: str
 
     def read(self, value: Any, path: str, walk: Walk) -> Any:
-        if not isinstance(value, bool):
-            raise wrong(path, "true or false", value)
+        if not isinstance(value, self.python):
+            raise wrong(path, self.wanted, value)
         return value
 
     def schema(self) -> dict[str, Any]:
-        return {"type": "boolean"}
+        return {"type": self.type}
+
+
+FLAG = Typed(bool, "true or false", "boolean")
+OBJECT = Typed(dict, "an object", "object")
+"""With any keys: its content is the client's own."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +129,6 @@ class Text:
 
 @dataclass(frozen=True)
 class Integer:
-    """An integer within limits."""
-
     low: int
     high: int | None = None
 
@@ -137,19 +141,6 @@ class Integer:
 
     def schema(self) -> dict[str, Any]:
         return {"type": "integer", "minimum": self.low, **({} if self.high is None else {"maximum": self.high})}
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """An object with any keys, whose content is the client's own."""
-
-    def read(self, value: Any, path: str, walk: Walk) -> Any:
-        if not isinstance(value, dict):
-            raise wrong(path, "an object", value)
-        return value
-
-    def schema(self) -> dict[str, Any]:
-        return {"type": "object"}
 
 
 @dataclass(frozen=True)
@@ -259,6 +250,7 @@ class Record:
         return {"type": "object", "properties": {f.name: nullable(f.kind.schema()) for f in self.fields}}
 
 
+@dataclass(frozen=True)
 class Tagged:
     """An object whose fields the value of one of them decides, its tag.
 
@@ -266,21 +258,15 @@ class Tagged:
     refuses those. A field of other tags than the object's is a warning, or with `exclusive` an error.
     """
 
-    def __init__(
-        self,
-        key: str,
-        records: Mapping[str, Record],
-        *,
-        refused: Mapping[str, str] | None = None,
-        otherwise: Record | None = None,
-        exclusive: bool = False,
-    ) -> None:
-        self.key = key
-        self.records = records
-        self.refused = refused or {}
-        self.otherwise = otherwise
-        self.exclusive = exclusive
-        self._names = {f.name for record in records.values() for f in record.fields}
+    key: str
+    records: Mapping[str, Record]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    otherwise: Record | None = None
+    exclusive: bool = False
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(f.name for record in self.records.values() for f in record.fields)
 
     def read(self, value: Any, path: str, walk: Walk) -> Any:
         if not isinstance(value, dict):

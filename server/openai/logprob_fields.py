@@ -18,10 +18,6 @@ def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
     return table[token] if table is not None else tokenizer.decode([token], skip_special_tokens=False).encode()
 
 
-def token_text(tokenizer: Tokenizer, token: int) -> str:
-    return token_bytes(tokenizer, token).decode("utf-8", "replace")
-
-
 def token_name(tokenizer: Tokenizer, token: int) -> str:
     """A token's text, or for one that is not whole characters its bytes, so that no two look the same."""
     raw = token_bytes(tokenizer, token)
@@ -84,7 +80,6 @@ class CompletionLogprobs:
 
 
 def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Two parts of a field as one."""
     return {name: first[name] + second[name] for name in first}
 
 
@@ -102,7 +97,7 @@ def prompt_logprobs(tokenizer: Tokenizer, scores: Sequence[TokenLogprobs | None]
                 str(token): {
                     "logprob": max(value, LOWEST),
                     "rank": rank,
-                    "decoded_token": token_text(tokenizer, token),
+                    "decoded_token": token_bytes(tokenizer, token).decode("utf-8", "replace"),
                 }
                 for token, (value, rank) in ranked.items()
             }

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from inferir.server.openai.kinds import (
     DEPENDS,
+    FLAG,
     IDLE,
     OBEYED,
+    OBJECT,
     REFUSED,
     Anything,
     Either,
     Field,
-    Flag,
     Integer,
     Items,
-    Mapped,
     Off,
     Record,
     Tagged,
@@ -95,9 +95,9 @@ MESSAGES = Items(MESSAGE, MAX_MESSAGES)
 _FUNCTION = Record(
     Field("name", Text(), OBEYED, "what calls are read for; 1 to 64 of the characters A-Z a-z 0-9 _ . -"),
     Field("description", Text(), OBEYED, "given to the template"),
-    Field("parameters", Mapped(), OBEYED, "given to the template; a forced call follows this schema"),
-    Field("strict", Flag(), DEPENDS, "a forced call follows the schema in any case; else `true` gives a warning"),
-    Field("return", Mapped(), DEPENDS, "given to the template, which may use it"),
+    Field("parameters", OBJECT, OBEYED, "given to the template; a forced call follows this schema"),
+    Field("strict", FLAG, DEPENDS, "a forced call follows the schema in any case; else `true` gives a warning"),
+    Field("return", OBJECT, DEPENDS, "given to the template, which may use it"),
 )
 TOOL = Tagged(
     "type",

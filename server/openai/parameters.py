@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from inferir.server.service import Service
 
 
+MAX_SEQUENCES = 1024  # prompts times n in one request
+
+
 def sequences(body: Mapping[str, Any]) -> int:
-    """Answers per prompt."""
     n: int = body.get("n") or 1
     best_of = body.get("best_of")
     if best_of is not None and best_of != n:

@@ -111,26 +111,26 @@ def _special_marks(tokenizer: Tokenizer | None) -> dict[str, int]:
     return {tag: token for tag, token in tokens.items() if token is not None and token in tokenizer.special_ids}
 
 
+@dataclass
 class CallReader:
     """Reads one answer as it comes. most: calls after so many are left out. calls: the calls so far, as the API writes
     them.
     """
 
-    def __init__(self, parser: ToolParser, most: int | None = None) -> None:
-        self._parser = parser
-        self._most = most
-        self.calls: list[dict[str, Any]] = []
-        self.content = ""
+    parser: ToolParser
+    most: int | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    content: str = ""
 
     def feed(self, text: str, *, final: bool) -> list[dict[str, Any]]:
         """Deltas of the message that `text` completes."""
-        events = self._parser.feed(text) if text else []
+        events = self.parser.feed(text) if text else []
         if final:
-            events = [*events, *self._parser.finish()]
+            events = [*events, *self.parser.finish()]
         return [self._delta(event) for event in events if self._wanted(event)]
 
     def _wanted(self, event: Event) -> bool:
-        return isinstance(event, Content) or self._most is None or event.index < self._most
+        return isinstance(event, Content) or self.most is None or event.index < self.most
 
     def _delta(self, event: Event) -> dict[str, Any]:
         match event:

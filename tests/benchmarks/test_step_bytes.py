@@ -19,7 +19,7 @@ from inferir.codegen.backends import backend_for
 from inferir.codegen.cache.compile_cache import CompileCache
 from inferir.codegen.library import BuiltBucket, distinct, lower_bucket
 from inferir.compile.assemble import bucket_records
-from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
+from inferir.compile.compile_types import CompileOptions, DebugOptions
 from inferir.compile.compiler import capture, lower, resolve
 from inferir.frontend.source.model_source import load_source
 from inferir.ir.contract.bucket import default_buckets
@@ -73,7 +73,7 @@ class Program:
     def __init__(self, model: Path) -> None:
         options = CompileOptions(dtype="bf16", max_num_batched_tokens=64, max_num_seqs=16)
         source = load_source(str(model), options.dtype)
-        captured = capture(source, options, CompileCache(None), CompileReport(model))
+        captured = capture(source, options, CompileCache(None))
         options = resolve(options, captured.facts)
         target = Target.named("x86-64-v4+bf16+vnni")
         self.result: PipelineResult = lower(captured, options, target, DebugOptions())

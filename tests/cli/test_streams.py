@@ -38,7 +38,10 @@ def test_closed_descriptors_are_taken(tmp_path: Path) -> None:
 
 
 def test_closed_input_is_at_its_end() -> None:
-    assert python("print(ascii(streams.read_text('x')), ascii(streams.read_line('x')))", (0,)).stdout == b"'' ''\n"
+    assert (
+        python("print(ascii(streams.read_text('x')), ascii(streams.read_text('x', line=True)))", (0,)).stdout
+        == b"'' ''\n"
+    )
 
 
 def test_closed_errors_do_no_harm() -> None:

@@ -119,7 +119,7 @@ def test_run_needs_a_prompt_at_a_terminal(terminal: Callable[..., Terminal], tin
 
 def test_progress_bars_are_drawn_at_a_terminal(terminal: Callable[..., Terminal]) -> None:
     code = """
-from inferir.cli.progress import progress_bars
+from inferir.cli.console import progress_bars
 with progress_bars() as report:
     report("kernels", 0, 3)
     for done in range(1, 4):
@@ -131,7 +131,7 @@ print("end")
 
 
 def test_nothing_is_drawn_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    from inferir.cli.progress import progress_bars
+    from inferir.cli.console import progress_bars
 
     with progress_bars() as report:
         assert report is None

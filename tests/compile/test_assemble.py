@@ -11,7 +11,7 @@ from inferir.codegen.backends import backend_for
 from inferir.codegen.cache.compile_cache import CompileCache
 from inferir.codegen.library import BuiltBucket, distinct, lower_bucket
 from inferir.compile.assemble import bucket_records
-from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
+from inferir.compile.compile_types import CompileOptions, DebugOptions
 from inferir.compile.compiler import capture, lower, resolve
 from inferir.frontend.source.model_source import load_source
 from inferir.ir.contract.bucket import default_buckets
@@ -24,7 +24,7 @@ def test_products_of_many_rows_know_what_the_next_attention_reads(tmp_path: Path
     model = write_model(tmp_path)
     options = CompileOptions(dtype="bf16", max_num_batched_tokens=64, max_num_seqs=16)
     source = load_source(str(model), options.dtype)
-    captured = capture(source, options, CompileCache(None), CompileReport(model))
+    captured = capture(source, options, CompileCache(None))
     options = resolve(options, captured.facts)
     result = lower(captured, options, Target.named("x86-64-v4+bf16+vnni"), DebugOptions())
     regions = distinct(op.region for op in result.plan.ops)

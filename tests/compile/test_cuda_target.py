@@ -12,7 +12,7 @@ from inferir.codegen.backend import Context
 from inferir.codegen.backends import backend_for
 from inferir.codegen.cache.compile_cache import CompileCache
 from inferir.codegen.library import build_buckets, distinct, lower_bucket, refusal
-from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
+from inferir.compile.compile_types import CompileOptions, DebugOptions
 from inferir.compile.compiler import capture, contexts_of, lower, resolve
 from inferir.frontend.source.model_source import load_source
 from inferir.ir.contract.gpu_kernel import GpuLibrary
@@ -54,7 +54,7 @@ def rowwise(tiny_model: Path) -> tuple[list[Node], Context]:
     """The regions of a model that have kernels, and what they are made for."""
     options = CompileOptions(max_model_len=32, max_num_seqs=2, max_num_batched_tokens=4, block_size=16)
     source = load_source(str(tiny_model), options.dtype)
-    captured = capture(source, options, CompileCache(None), CompileReport(tiny_model))
+    captured = capture(source, options, CompileCache(None))
     options = resolve(options, captured.facts)
     result = lower(captured, options, TARGET, DebugOptions())
     context = contexts_of(options, TARGET)[0]
@@ -74,7 +74,7 @@ def test_row_wise_regions_of_a_model_become_a_library_that_is_cached(
     assert [built.kernels_of(r) for r in regions] == [[i] for i in range(len(regions))]
     monkeypatch.setattr(type(backend), "build", None)
     (again,) = build_buckets(backend, regions, [context], cache)
-    assert (again.reason, again.library, again.source) == ("", built.library, built.source)
+    assert (again.library, again.source) == (built.library, built.source)
 
 
 def test_what_is_needed_is_known_without_building(rowwise: tuple[list[Node], Context]) -> None:

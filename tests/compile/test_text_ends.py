@@ -14,7 +14,7 @@ import pytest
 
 from inferir.api.llm import LLM, SamplingParams
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
-from inferir.compile.compile_types import Captured, CompileOptions, CompileReport
+from inferir.compile.compile_types import Captured, CompileOptions
 from inferir.compile.compiler import capture
 from inferir.compile.text_ends import VocabularyWarning
 from inferir.frontend.source.end_ids import EndIdWarning
@@ -56,7 +56,7 @@ def variant(tiny_model: Path, tmp_path: Path) -> Variant:
 
 def captured(folder: Path) -> Captured:
     options = CompileOptions(trace_check=False)
-    return capture(load_source(str(folder)), options, CompileCache.from_env(CacheOptions()), CompileReport(folder))
+    return capture(load_source(str(folder)), options, CompileCache.from_env(CacheOptions()))
 
 
 def ends(folder: Path) -> dict[str, str]:

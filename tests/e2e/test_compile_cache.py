@@ -18,8 +18,9 @@ import pytest
 from serving import alive
 
 from inferir import LLM
+from inferir.cli.compile_report import RecordingCache
 from inferir.codegen.cache.compile_cache import CompileCache
-from inferir.compile.compiler import CompileOptions, CompileReport, compile_model
+from inferir.compile.compiler import CompileOptions, compile_model
 from inferir.ir.errors import CacheError
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
@@ -32,8 +33,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return families.write(families.llama(), tmp_path_factory.mktemp("model") / "m")
 
 
-def compile_with(model: Path, out: Path, cache: Path | None, **options: Any) -> CompileReport:
-    return compile_model(str(model), out, CompileOptions(**{**LIMITS, **options}), cache=CompileCache(cache))
+def compile_with(model: Path, out: Path, folder: Path | None, **options: Any) -> RecordingCache:
+    """The cache that a compile used."""
+    cache = RecordingCache(folder)
+    compile_model(str(model), out, CompileOptions(**{**LIMITS, **options}), cache=cache)
+    return cache
 
 
 def logits(artifact: Path) -> np.ndarray:
@@ -140,8 +144,8 @@ def test_a_damaged_file_is_named_and_rebuilt(
             file.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
         else:
             file.unlink()
-    report = compile_with(model, tmp_path / "art", cache)
-    assert report.misses == len(hurt)
+    used = compile_with(model, tmp_path / "art", cache)
+    assert used.misses == len(hurt)
     for file in hurt:
         assert str(file) in caplog.text
     assert np.array_equal(logits(tmp_path / "art"), logits(warm / "art"))
@@ -155,17 +159,17 @@ def test_model_and_cache_may_move(model: Path, warm: Path, tmp_path: Path, monke
     for file in [*moved.rglob("*"), *cache.rglob("*")]:
         os.utime(file, (1, 1))
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
-    report = compile_with(moved, tmp_path / "art", cache)
-    assert report.misses == 0
+    assert compile_with(moved, tmp_path / "art", cache).misses == 0
     changed = compile_with(moved, tmp_path / "art", cache, block_size=32)
-    assert any("block" in reason for reason in changed.reasons), changed.reasons
+    assert any("block" in reason for reason in changed.reasons.values()), changed.reasons
 
 
 def test_a_readonly_cache_that_has_everything_is_enough(model: Path, warm: Path, tmp_path: Path) -> None:
     before = sorted(p for p in (warm / "cache").rglob("*"))
     options = CompileOptions(**LIMITS)
-    report = compile_model(str(model), tmp_path / "art", options, cache=CompileCache(warm / "cache", readonly=True))
-    assert report.misses == 0
+    cache = CompileCache(warm / "cache", readonly=True)
+    compile_model(str(model), tmp_path / "art", options, cache=cache)
+    assert cache.misses == 0
     assert sorted(p for p in (warm / "cache").rglob("*")) == before
     empty = tmp_path / "empty"
     empty.mkdir()

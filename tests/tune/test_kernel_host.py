@@ -37,10 +37,10 @@ def test_kernels_run_on_every_copy_of_the_weights() -> None:
     assert weight_bytes(race) == 2 * 48 * 64 * 4
     copies = 5
     with KernelHost(race, library, Weights(copies * weight_bytes(race)), threads=2) as host:
-        result = host._tables.memory[2].view(np.float32)
+        result = host._memory[2].view(np.float32)
         used = set()
         for kernel in range(len(race.choices)):
-            table = host._tables.arrays[kernel].reshape(copies, race.row_words)
+            table = host._tables[kernel].reshape(copies, race.row_words)
             assert set(table[:, 0]) == {kernel}
             used |= set(table[:, 1 + race.args.index(Operand(1))])
             result[:] = 0

@@ -45,6 +45,12 @@ class Judge:
 Run = Callable[..., TuneReport]
 
 
+def tuned_with(judge: Judge, model: Path, file: Path, how: TuneOptions) -> TuneReport:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tune._Runner, "measure", lambda runner, race, library: judge(race, library))
+        return tune_model(str(model), file, CompileOptions(**LIMITS), how)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "records.json"
@@ -54,7 +60,7 @@ def file(tmp_path: Path) -> Path:
 def run(tiny_model: Path, file: Path) -> Run:
     def go(judge: Judge, **how: Any) -> TuneReport:
         options = TuneOptions(**{"jobs": 1, **how})
-        return tune_model(str(tiny_model), file, CompileOptions(**LIMITS), options, judge=judge)  # type: ignore[arg-type]
+        return tuned_with(judge, tiny_model, file, options)
 
     return go
 
@@ -63,7 +69,7 @@ def run(tiny_model: Path, file: Path) -> Run:
 def records(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Records that give every product of the tiny model another tile than the default."""
     path = tmp_path_factory.mktemp("records") / "records.json"
-    tune_model(str(tiny_model), path, CompileOptions(**LIMITS), TuneOptions(jobs=1), judge=Judge())  # type: ignore[arg-type]
+    tuned_with(Judge(), tiny_model, path, TuneOptions(jobs=1))
     return path
 
 

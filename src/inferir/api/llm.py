@@ -6,15 +6,14 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from inferir.api.local_engine import LocalEngine
+from inferir.api.local_engine import LocalEngine, TextStream
 from inferir.api.outputs import Completion, Job, RequestOutput, request_output
 from inferir.api.prompts import Prompt, per_prompt, prompt_list
-from inferir.api.text_stream import TextStream
 from inferir.ir.errors import EngineError, RequestError
 from inferir.runtime.build_engine import build_engine
 from inferir.runtime.engine.engine import Engine, EngineStats
@@ -34,6 +33,17 @@ from inferir.runtime.text.traced_text import plain
 __all__ = ["LLM", "Completion", "RequestOutput", "SamplingParams"]
 
 log = logging.getLogger("inferir.api.llm")
+
+
+class TemplateOptions(TypedDict, total=False):
+    """What a chat template gets beside the messages. add_generation_prompt: begin an answer (the default, but not
+    beside the next). continue_final_message: have the answer go on with the last message.
+    """
+
+    tools: Sequence[Mapping[str, Any]] | None
+    add_generation_prompt: bool
+    continue_final_message: bool
+    template_variables: Mapping[str, Any] | None
 
 
 class LLM:
@@ -136,18 +146,20 @@ class LLM:
         (group,) = self._start([prompt], [params], [priority], [cache_salt])
         return TextStream(self._local, group[0])
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the artifact can turn messages into a prompt."""
+        return self._templates is not None
+
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        template_variables: Mapping[str, Any] | None = None,
         priority: int | Sequence[int] = 0,
         cache_salt: str | Sequence[str | None] | None = None,
         progress: bool = False,
+        **template: Unpack[TemplateOptions],
     ) -> list[RequestOutput]:
         """Answer one conversation, or several, through the model's chat template.
 
@@ -158,45 +170,19 @@ class LLM:
             raise RequestError("messages must not be empty", "messages")
         several = not isinstance(messages[0], Mapping)
         conversations: Sequence[Any] = messages if several else [messages]
-        prompts = [
-            self.chat_token_ids(
-                c,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                template_variables=template_variables,
-            )
-            for c in conversations
-        ]
+        prompts = [self.chat_token_ids(c, **template) for c in conversations]
         return self.generate(prompts, params, priority=priority, cache_salt=cache_salt, progress=progress)
 
-    def chat_prompt(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        template_variables: Mapping[str, Any] | None = None,
-    ) -> str:
+    def chat_prompt(self, messages: Sequence[Message], **template: Unpack[TemplateOptions]) -> str:
         """The text that the chat template makes of a conversation. Raises `RequestError` if there is no template.
 
         It no longer tells what the template wrote from what the messages say; `chat_token_ids` does.
         """
-        return plain(self._rendered(messages, tools, add_generation_prompt, continue_final_message, template_variables))
+        return plain(self._rendered(messages, template))
 
-    def chat_token_ids(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        template_variables: Mapping[str, Any] | None = None,
-    ) -> list[int]:
+    def chat_token_ids(self, messages: Sequence[Message], **template: Unpack[TemplateOptions]) -> list[int]:
         """Token ids of a conversation. Control tokens come from the template alone, whatever the messages say."""
-        text = self._rendered(messages, tools, add_generation_prompt, continue_final_message, template_variables)
-        return self._encoder.encode(text)
+        return self._encoder.encode(self._rendered(messages, template))
 
     @cached_property
     def _encoder(self) -> PromptEncoder:
@@ -204,26 +190,20 @@ class LLM:
         ends = self.manifest.model.eos_token_ids
         return PromptEncoder(self._tokenizer(), ends, sources, data_may_control=self._data_may_control)
 
-    def _rendered(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        variables: Mapping[str, Any] | None,
-    ) -> str:
+    def _rendered(self, messages: Sequence[Message], template: TemplateOptions) -> str:
         if self._templates is None:
             raise RequestError(
                 "the model has no chat template; use generate with a text prompt, or put chat_template.jinja into the "
                 "model's folder and compile it again",
                 "messages",
             )
+        continued = template.get("continue_final_message", False)
         prompt = self._templates.prompt(
             messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt and not continue_final_message,
-            continue_final_message=continue_final_message,
-            variables=variables,
+            tools=template.get("tools"),
+            add_generation_prompt=template.get("add_generation_prompt", True) and not continued,
+            continue_final_message=continued,
+            variables=template.get("template_variables"),
         )
         for warning in prompt.warnings:
             log.warning("%s", warning)

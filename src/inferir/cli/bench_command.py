@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,24 +14,26 @@ from inferir.cli.bench_options import MOST, InputLen, Load, NumPrompts, OutputLe
 from inferir.cli.bench_output import Output, spread, values
 from inferir.cli.checked_command import Command
 from inferir.cli.console import plain
-from inferir.cli.shared_options import Fields, engine_fields, expanded, measured_output
+from inferir.cli.shared_options import Fields, engine_fields, expanded
+from inferir.ir.errors import InferirError
 from inferir.ir.system.quantities import count
+
+if TYPE_CHECKING:
+    from inferir.api.llm import LLM, RequestOutput
 
 app = typer.Typer(no_args_is_help=True, help="Measure latency, throughput, start-up, and a server under load.")
 
 
 @app.command(cls=Command)
-@expanded(engine=engine_fields, output=measured_output)
+@expanded(engine=engine_fields, output=Output)
 def latency(
     artifact: a.Artifact,
     *,
-    batch_size: Annotated[int, typer.Option(metavar="N", min=1, max=MOST, help="Prompts that run together.")] = 1,
+    batch_size: Annotated[int, a.option("N", "Prompts that run together.", min=1, max=MOST)] = 1,
     input_len: InputLen = 32,
     output_len: OutputLen = 32,
     repetitions: Repetitions = 10,
-    warmup: Annotated[
-        int, typer.Option(metavar="N", min=0, max=MOST, help="Repetitions before, which do not count.")
-    ] = 1,
+    warmup: Annotated[int, a.option("N", "Repetitions before, which do not count.", min=0, max=MOST)] = 1,
     seed: Seed = 0,
     engine: Fields,
     output: Output,
@@ -38,12 +41,11 @@ def latency(
     """Seconds that one batch takes from its prompts to its last token."""
     from inferir.api.llm import LLM
     from inferir.cli.bench_metrics import distribution
-    from inferir.cli.bench_offline import fitting_prompts, generate
 
     with LLM(artifact, max_num_seqs=batch_size, enable_prefix_caching=False, **engine) as llm:
-        prompts = fitting_prompts(llm, seed, batch_size * (warmup + repetitions), input_len, output_len)
+        prompts = _fitting_prompts(llm, seed, batch_size * (warmup + repetitions), input_len, output_len)
         batches = [prompts[at : at + batch_size] for at in range(0, len(prompts), batch_size)]
-        times = [generate(llm, batch, output_len)[0] for batch in batches][warmup:]
+        times = [_generate(llm, batch, output_len)[0] for batch in batches][warmup:]
     name, seconds = llm.manifest.model.name, distribution(times)
     rate = batch_size * output_len / seconds["mean"]
     summary = {
@@ -63,7 +65,7 @@ def latency(
 
 
 @app.command(cls=Command)
-@expanded(engine=engine_fields, output=measured_output)
+@expanded(engine=engine_fields, output=Output)
 def throughput(
     artifact: a.Artifact,
     *,
@@ -71,18 +73,17 @@ def throughput(
     input_len: InputLen = 128,
     output_len: OutputLen = 64,
     seed: Seed = 0,
-    max_num_seqs: Annotated[int | None, typer.Option(metavar="N", help="Prompts that run at once.")] = None,
+    max_num_seqs: Annotated[int | None, a.option("N", "Prompts that run at once.")] = None,
     engine: Fields,
     output: Output,
 ) -> None:
     """Requests and tokens per second of many random prompts given at once, without the prefix cache."""
     from inferir.api.llm import LLM
-    from inferir.cli.bench_offline import fitting_prompts, generate
 
     with LLM(artifact, enable_prefix_caching=False, max_num_seqs=max_num_seqs, **engine) as llm:
-        prompts = fitting_prompts(llm, seed, num_prompts + 1, input_len, output_len)
-        generate(llm, prompts[:1], output_len)
-        seconds, outputs = generate(llm, prompts[1:], output_len)
+        prompts = _fitting_prompts(llm, seed, num_prompts + 1, input_len, output_len)
+        _generate(llm, prompts[:1], output_len)
+        seconds, outputs = _generate(llm, prompts[1:], output_len)
     name, prompt, answered = llm.manifest.model.name, num_prompts * input_len, num_prompts * output_len
     rates = {
         "request_throughput": num_prompts / seconds,
@@ -106,15 +107,38 @@ def throughput(
     output.show(summary, plain(what), values("Throughput", list(rows)))
 
 
+def _fitting_prompts(llm: LLM, seed: int, count: int, input_len: int, output_len: int) -> list[list[int]]:
+    """Random prompts. Raises `InferirError` if they are too long."""
+    from inferir.cli.bench_metrics import random_prompts
+
+    tokens, most = input_len + output_len, llm.engine.limits.max_model_len
+    if tokens > most:
+        raise InferirError(f"requests of {tokens} tokens, prompt and answer, are too long for the artifact ({most})")
+    return random_prompts(seed, count, input_len, llm.manifest.model.vocab_size)
+
+
+def _generate(llm: LLM, prompts: list[list[int]], output_len: int) -> tuple[float, list[RequestOutput]]:
+    """Seconds and answers of `output_len` tokens each. Raises `InferirError` if one is shorter."""
+    from inferir.api.llm import SamplingParams
+
+    params = SamplingParams(max_tokens=output_len, temperature=0.0, ignore_eos=True)
+    begin = time.perf_counter()
+    outputs = llm.generate(prompts, params)
+    seconds = time.perf_counter() - begin
+    for out in outputs:
+        if len(out.token_ids) != output_len:
+            reason = out.outputs[0].error or out.finish_reason
+            raise InferirError(f"an answer ended after {len(out.token_ids)} of {output_len} tokens: {reason}")
+    return seconds, outputs
+
+
 @app.command(cls=Command)
-@expanded(engine=engine_fields, output=measured_output)
+@expanded(engine=engine_fields, output=Output)
 def startup(
     artifact: a.Artifact,
     *,
     repetitions: Repetitions = 5,
-    timeout: Annotated[
-        float, typer.Option(metavar="S", min=1, max=MOST, help="Seconds after which a start has failed.")
-    ] = 120.0,
+    timeout: Annotated[float, a.option("S", "Seconds after which a start has failed.", min=1, max=MOST)] = 120.0,
     engine: Fields,
     output: Output,
 ) -> None:
@@ -133,25 +157,24 @@ def startup(
 
 
 @app.command(cls=Command)
-@expanded(load=Load, output=measured_output)
+@expanded(load=Load, output=Output)
 def serve(
     *,
-    url: Annotated[str, typer.Option(metavar="URL", help="The server's address.")] = "http://127.0.0.1:8000",
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Default: the server's first model.")] = None,
-    api_key: Annotated[str | None, typer.Option(metavar="KEY", help="Key that the server wants.")] = None,
-    uds: Annotated[str | None, typer.Option(metavar="PATH", help="Reach the server at this Unix socket.")] = None,
+    url: Annotated[str, a.option("URL", "The server's address.")] = "http://127.0.0.1:8000",
+    model: Annotated[str | None, a.option("NAME", "Default: the server's first model.")] = None,
+    api_key: Annotated[str | None, a.option("KEY", "Key that the server wants.")] = None,
+    uds: Annotated[str | None, a.option("PATH", "Reach the server at this Unix socket.")] = None,
     load: Load,
     goodput: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GOALS", help='Count requests within "ttft:MS tpot:MS e2e:MS". May be repeated.'),
+        list[str] | None, a.option("GOALS", 'Count requests within "ttft:MS tpot:MS e2e:MS". May be repeated.')
     ] = None,
     output: Output,
 ) -> None:
     """Send completions to a running server, and measure what its users would see."""
     from inferir.cli.bench_load import run_load
     from inferir.cli.bench_metrics import METRICS, load_summary, parse_goals, samples
+    from inferir.cli.console import progress_bars
     from inferir.cli.http_client import Client
-    from inferir.cli.progress import progress_bars
 
     goals = parse_goals(goodput or [])
     with progress_bars() as progress:

@@ -18,6 +18,7 @@ from inferir.ir.errors import InferirError
 if TYPE_CHECKING:
     from inferir.compile.compile_types import Progress
 
+_STREAMED = {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
 GIVE_UP = 5
 """Connections that fail one after the other until the server counts as gone, and nothing more is sent."""
 
@@ -98,8 +99,10 @@ async def complete(client: Client, body: Mapping[str, Any], timeout: float | Non
     """Stream a completion; what goes wrong becomes the record's error. timeout: seconds for all of it."""
     record = Record(time.perf_counter())
     try:
-        async with asyncio.timeout(timeout):
-            await _stream(client, body, record)
+        events = client.events("/v1/completions", {**body, **_STREAMED})
+        async with asyncio.timeout(timeout), contextlib.aclosing(events):
+            async for event in events:
+                _take(event, record, time.perf_counter())
         _check(record)
     except HttpError as error:
         record.error = str(error)
@@ -112,15 +115,7 @@ async def complete(client: Client, body: Mapping[str, Any], timeout: float | Non
     return record
 
 
-async def _stream(client: Client, body: Mapping[str, Any], record: Record) -> None:
-    options = {"stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
-    async with contextlib.aclosing(client.events("/v1/completions", {**body, **options})) as events:
-        async for event in events:
-            _take(event, record, time.perf_counter())
-
-
 def _take(event: Any, record: Record, now: float) -> None:
-    """Note what an event brings."""
     for choice in event.get("choices") or ():
         ids = choice.get("token_ids")
         count = len(ids) if ids is not None else int(bool(choice.get("text")))

@@ -13,11 +13,11 @@ from inferir.cli import arguments as a
 MOST = 1_000_000
 """Of anything that is counted or waited for: more is a slip of the keyboard."""
 
-InputLen = Annotated[int, typer.Option(metavar="N", min=1, help="Random token ids per prompt.")]
-OutputLen = Annotated[int, typer.Option(metavar="N", min=1, help="Tokens per answer.")]
-NumPrompts = Annotated[int, typer.Option(metavar="N", min=1, max=MOST, help="How many prompts.")]
-Repetitions = Annotated[int, typer.Option(metavar="N", min=1, max=MOST, help="How often it is measured.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="The same seed gives the same prompts.")]
+InputLen = Annotated[int, a.option("N", "Random token ids per prompt.", min=1)]
+OutputLen = Annotated[int, a.option("N", "Tokens per answer.", min=1)]
+NumPrompts = Annotated[int, a.option("N", "How many prompts.", min=1, max=MOST)]
+Repetitions = Annotated[int, a.option("N", "How often it is measured.", min=1, max=MOST)]
+Seed = Annotated[int, a.option("N", "The same seed gives the same prompts.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,23 +29,18 @@ class Load:
     num_prompts: NumPrompts = 64
     input_len: InputLen = 128
     output_len: OutputLen = 64
-    prefix_len: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Token ids before each prompt that all prompts share.")
-    ] = 0
-    vocab_size: Annotated[int, typer.Option(metavar="N", min=1, help="Token ids are drawn below this.")] = 256
-    max_concurrency: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Requests under way at most. Default: no limit.")
-    ] = None
+    prefix_len: Annotated[int, a.option("N", "Token ids before each prompt that all prompts share.", min=0)] = 0
+    vocab_size: Annotated[int, a.option("N", "Token ids are drawn below this.", min=1)] = 256
+    max_concurrency: Annotated[int | None, a.option("N", "Requests under way at most. Default: no limit.", min=1)] = (
+        None
+    )
     rate: Annotated[
-        float,
-        typer.Option("--request-rate", metavar="X", help="Requests per second, at random times. Default: all at once."),
+        float, a.option("X", "Requests per second, at random times. Default: all at once.", "--request-rate")
     ] = math.inf
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after an end-of-text token.")] = False
+    ignore_eos: Annotated[bool, a.flag("Go on after an end-of-text token.", "--ignore-eos")] = False
     temperature: a.Temperature = 0.0
     seed: Seed = 0
-    timeout: Annotated[
-        float, typer.Option(metavar="S", min=0.001, max=MOST, help="Seconds after which a request has failed.")
-    ] = 300.0
+    timeout: Annotated[float, a.option("S", "Seconds after which a request has failed.", min=0.001, max=MOST)] = 300.0
 
     def __post_init__(self) -> None:
         if not self.rate > 0:

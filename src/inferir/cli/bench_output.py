@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from inferir.cli import arguments as a
 from inferir.cli.console import print_json, show, table
 from inferir.ir.errors import InferirError
 from inferir.ir.system import extras
-from inferir.ir.system.atomic_file import replace_file
+from inferir.ir.system.text_file import write_file
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,15 +36,20 @@ def values(title: str, rows: Sequence[tuple[str, float | int | None]]) -> Table:
     return table(title, ("what", "value"), shown, right=("value",))
 
 
+@dataclass(frozen=True)
 class Output:
     """Whether a measurement is printed as JSON, and where it is drawn.
 
     Raises `InferirError`, before anything is measured, for a plot that could not be written.
     """
 
-    def __init__(self, json: bool, path: Path | None) -> None:
-        self._json = json
-        self._path = path
+    json: a.Json = False
+    file: Annotated[
+        Path | None, a.option("FILE", "Draw the distributions into a .png file; needs matplotlib.", "--plot")
+    ] = None
+
+    def __post_init__(self) -> None:
+        path = self.file
         if path is None:
             return
         if path.suffix.lower() not in (".png", ".svg", ".pdf"):
@@ -53,14 +60,14 @@ class Output:
 
     def show(self, summary: object, *parts: RenderableType) -> None:
         """Print the measurement: `summary` as JSON, or `parts` for people."""
-        if self._json:
+        if self.json:
             print_json(summary)
         else:
             show(*parts)
 
     def plot(self, title: str, unit: str, series: Mapping[str, Sequence[float]]) -> None:
         """Draw the share of values at or below each value, a panel per series, if that is wanted."""
-        if self._path is None:
+        if self.file is None:
             return
         figures: Any = importlib.import_module("matplotlib.figure")
         shown = {name: sorted(v) for name, v in series.items() if v}
@@ -74,8 +81,5 @@ class Output:
             axes.grid(alpha=0.3)
         panels[0].set_ylabel("% at or below")
         drawn = io.BytesIO()
-        figure.savefig(drawn, format=self._path.suffix[1:].lower())
-        try:
-            replace_file(self._path, drawn.getvalue())
-        except OSError as error:
-            raise InferirError(f"{self._path}: cannot be written: {error.strerror or error}") from None
+        figure.savefig(drawn, format=self.file.suffix[1:].lower())
+        write_file(self.file, drawn.getvalue())

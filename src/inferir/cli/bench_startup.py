@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
-from urllib.error import HTTPError, URLError
-from urllib.request import ProxyHandler, build_opener
 
 from inferir.cli.bench_metrics import distribution
 from inferir.ir.errors import InferirError
@@ -38,16 +36,16 @@ def startup(
     options = [text for k, v in given.items() for text in (f"--{k.replace('_', '-')}", str(v))]
     times: dict[str, list[float]] = {"llm_first_token": [], "serve_listening": [], "serve_ready": []}
     for _ in range(repetitions):
-        command = [_FIRST_TOKEN, str(artifact), json.dumps(given)]
-        times["llm_first_token"].append(_first_token(command, timeout))
-        listening, ready = _serve([_CLI, "serve", str(artifact), "--port", "0", *options], timeout)
-        times["serve_listening"].append(listening)
-        times["serve_ready"].append(ready)
+        with _started([_FIRST_TOKEN, str(artifact), json.dumps(given)]) as program:
+            times["llm_first_token"].append(_wait_line(*program, "token", timeout))
+        with _started([_CLI, "serve", str(artifact), "--port", "0", *options]) as program:
+            times["serve_listening"].append(_wait_line(*program, "listening on ", timeout))
+            times["serve_ready"].append(_wait_line(*program, "ready ", timeout))
     return {"repetitions": repetitions, "seconds": {k: distribution(v) for k, v in times.items()}}, times
 
 
 @contextlib.contextmanager
-def _started(program: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], IO[str], float]]:
+def _started(program: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], IO[str], float]]:
     """A running Python program, the file that takes its errors, and when it was started. It is ended with the block."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         begin = time.perf_counter()
@@ -57,7 +55,7 @@ def _started(program: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], IO
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            text=True,
+            bufsize=0,  # so that what has come is what can be waited for
             preexec_fn=before_exec(),
         )
         try:
@@ -73,46 +71,17 @@ def _started(program: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], IO
                 process.stdout.close()
 
 
-def _line(process: subprocess.Popen[str], errors: IO[str], start: str, timeout: float) -> str:
-    """The next line of a program's output, which must begin with `start`. Raises `InferirError`."""
+def _wait_line(process: subprocess.Popen[bytes], errors: IO[str], begin: float, start: str, timeout: float) -> float:
+    """Seconds since `begin` at which a program printed a line that begins with `start`. Raises `InferirError`."""
     assert process.stdout is not None
-    if not select.select([process.stdout], [], [], timeout)[0]:
-        raise InferirError(f"a process said nothing for {timeout:g} s")
-    line = process.stdout.readline()
-    if not line.startswith(start):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)
-        errors.seek(0)
-        said = [text for text in (line, *errors.read().splitlines()) if text.strip()]
-        why = said[-1].removeprefix("inferir: error: ") if said else f"status {process.returncode}"
-        raise InferirError(why)
-    return line
-
-
-def _first_token(program: Sequence[str], timeout: float) -> float:
-    """Seconds until a program has said that it has a token."""
-    with _started(program) as (process, errors, begin):
-        _line(process, errors, "token", timeout)
-        return time.perf_counter() - begin
-
-
-def _serve(program: Sequence[str], timeout: float) -> tuple[float, float]:
-    """Seconds until a server listens, and until it is ready."""
-    opener = build_opener(ProxyHandler({}))
-    with _started(program) as (process, errors, begin):
-        url = _line(process, errors, "listening on ", timeout).removeprefix("listening on ").strip()
-        listening = time.perf_counter() - begin
-        while time.perf_counter() - begin < timeout:
-            if process.poll() is not None:
-                errors.seek(0)
-                raise InferirError(
-                    f"the server ended: {(errors.read().strip().splitlines() or ['no reason given'])[-1]}"
-                )
-            with (
-                contextlib.suppress(HTTPError, URLError, ConnectionError),
-                opener.open(f"{url}/ready", timeout=timeout) as answer,
-            ):
-                if answer.status == 200:
-                    return listening, time.perf_counter() - begin
-            time.sleep(0.005)
-        raise InferirError(f"the server was not ready after {timeout:g} s")
+    while select.select([process.stdout], [], [], max(0.0, begin + timeout - time.perf_counter()))[0]:
+        line = process.stdout.readline().decode("utf-8", "replace")
+        if line.startswith(start):
+            return time.perf_counter() - begin
+        if not line:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+            errors.seek(0)
+            said = [text for text in errors.read().splitlines() if text.strip()]
+            raise InferirError(said[-1].removeprefix("inferir: error: ") if said else f"status {process.returncode}")
+    raise InferirError(f"a process said nothing for {timeout:g} s")

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Look at the compile cache, check it, and make room in it.")
 
 Folder = Annotated[
-    Path | None,
-    typer.Option("--cache", metavar="DIR", help="The cache's folder. Default: INFERIR_CACHE, else ~/.cache/inferir."),
+    Path | None, a.option("DIR", "The cache's folder. Default: INFERIR_CACHE, else ~/.cache/inferir.", "--cache")
 ]
 
 
@@ -104,11 +103,10 @@ def verify(cache: Folder = None, json: a.Json = False) -> None:
 @app.command(cls=Command)
 def prune(
     max_size: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help='Drop the least recently used entries until this holds, such as "2GiB".'),
+        str | None, a.option("SIZE", 'Drop the least recently used entries until this holds, such as "2GiB".')
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option(metavar="AGE", help='Drop entries unused for this long, such as "12h" or "30d".')
+        str | None, a.option("AGE", 'Drop entries unused for this long, such as "12h" or "30d".')
     ] = None,
     cache: Folder = None,
     json: a.Json = False,

@@ -14,7 +14,7 @@ import typer
 
 from inferir.cli import arguments as a
 from inferir.cli import streams
-from inferir.cli.streaming import Answer, Message, answer, has_chat_template, write
+from inferir.cli.streaming import Answer, Message, answer, write
 from inferir.ir.errors import InferirError, RequestError
 
 if TYPE_CHECKING:
@@ -31,21 +31,17 @@ def chat(
         Path | None,
         typer.Argument(metavar="[ART]", help="An artifact folder made by `inferir compile`; or give --url."),
     ] = None,
-    url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Talk with a running server of the OpenAI API instead.")
-    ] = None,
-    uds: Annotated[str | None, typer.Option(metavar="PATH", help="The same, at a Unix socket.")] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The server's model. Default: the server's first.")
-    ] = None,
-    api_key: Annotated[str | None, typer.Option(metavar="KEY", help="Key that the server wants.")] = None,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")] = None,
+    url: Annotated[str | None, a.option("URL", "Talk with a running server of the OpenAI API instead.")] = None,
+    uds: Annotated[str | None, a.option("PATH", "The same, at a Unix socket.")] = None,
+    model: Annotated[str | None, a.option("NAME", "The server's model. Default: the server's first.")] = None,
+    api_key: Annotated[str | None, a.option("KEY", "Key that the server wants.")] = None,
+    system: Annotated[str | None, a.option("TEXT", "System message.")] = None,
     max_tokens: a.MaxTokens = None,
     temperature: a.Temperature = 0.0,
     seed: a.Seed = None,
     threads: a.Threads = None,
     kv_cache_memory: a.KvCacheMemory = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Statistics after each answer, on standard error.")] = False,
+    stats: Annotated[bool, a.flag("Statistics after each answer, on standard error.", "--stats")] = False,
 ) -> None:
     """Talk with a model: /reset forgets the conversation, /exit leaves, Ctrl-C stops the answer only."""
     remote = url is not None or uds is not None
@@ -66,7 +62,7 @@ def chat(
 
     params = SamplingParams.parse(given)
     with LLM(artifact, max_num_seqs=1, threads=threads, kv_cache_memory=kv_cache_memory) as llm:
-        if not has_chat_template(artifact):
+        if not llm.has_chat_template:
             raise InferirError(f"{artifact}: the model has no chat template; use: inferir run {artifact} PROMPT")
         _greet(llm.manifest.model.name, llm.manifest.limits.max_model_len)
 
@@ -119,7 +115,7 @@ def talk(conversation: Conversation, stats: bool) -> None:
             import readline  # noqa: F401 - gives input() its line editing
     while True:
         try:
-            line = _terminal_line() if terminal else streams.read_line("the message") or None
+            line = _terminal_line() if terminal else streams.read_text("the message", line=True) or None
         except KeyboardInterrupt:
             print("\n(/exit or Ctrl-D leaves)")
             continue

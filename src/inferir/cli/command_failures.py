@@ -64,29 +64,24 @@ def status_of(error: Exception) -> int:
     if isinstance(error, streams.OutputError) and error.closed:
         streams.silence_stdout()
         return BROKEN_PIPE
-    if _wants_traces():
+    if wants_debug():
         traceback.print_exception(error)
     message, status = describe(error)
-    if status == INTERNAL and not _wants_traces():
+    if status == INTERNAL and not wants_debug():
         message += " (INFERIR_DEBUG=1 shows where)"
-    failed = fail(message, status)
+    _line("error", message)
     with contextlib.suppress(OSError):
         for line in error.details if isinstance(error, InferirError) else ():
             print(f"  {one_line(line)}", file=sys.stderr, flush=True)
-    return failed
+    return status
 
 
-def _wants_traces() -> bool:
+def wants_debug() -> bool:
+    """INFERIR_DEBUG; a bad value is reported by the command."""
     try:
         return env.debug()
     except InferirError:
         return False
-
-
-def fail(message: str, status: int = 1) -> int:
-    """Print an error as one line on stderr and return `status`."""
-    _line("error", message)
-    return status
 
 
 def warn(message: str) -> None:

@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from inferir.cli import arguments as a
 from inferir.cli.shared_options import Fields, compile_fields, expanded
 from inferir.ir.system import extras
@@ -16,21 +14,18 @@ from inferir.ir.system import extras
 @expanded(options=compile_fields)
 def command(
     model: a.Model,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="ART", help="Folder to write the artifact to.")],
+    output: Annotated[Path, a.option("ART", "Folder to write the artifact to.", "-o", "--output")],
     *,
     options: Fields,
     print_ir_after: Annotated[
-        str | None, typer.Option(metavar="NAME|all", help="Print the graph after a pass, or after every pass.")
+        str | None, a.option("NAME|all", "Print the graph after a pass, or after every pass.")
     ] = None,
     dump_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write the graph after every pass and all stages of kernels here."),
+        Path | None, a.option("DIR", "Write the graph after every pass and all stages of kernels here.")
     ] = None,
-    tuning: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Use the tiles that `inferir tune` recorded here.")
-    ] = None,
+    tuning: Annotated[Path | None, a.option("FILE", "Use the tiles that `inferir tune` recorded here.")] = None,
     override: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Take stages of kernels from BUCKET/FILE below this folder.")
+        Path | None, a.option("DIR", "Take stages of kernels from BUCKET/FILE below this folder.")
     ] = None,
     jobs: a.Jobs = None,
     no_cache: a.NoCache = False,
@@ -39,8 +34,7 @@ def command(
     """Compile a model into an artifact: trace, optimise, generate kernels for every bucket, pack the weights."""
     extras.require("compile", "compile")
     from inferir.cli.compile_report import RecordingCache, as_json, print_report
-    from inferir.cli.console import print_json
-    from inferir.cli.progress import progress_bars
+    from inferir.cli.console import print_json, progress_bars
     from inferir.codegen.cache.compile_cache import CacheOptions
     from inferir.compile.compiler import CompileOptions, DebugOptions, compile_model
 

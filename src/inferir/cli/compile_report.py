@@ -11,15 +11,13 @@ import msgspec
 from inferir.cli.console import plain, show, table
 from inferir.codegen.cache.cache_key import CacheKey
 from inferir.codegen.cache.compile_cache import CompileCache, Entry, Miss
-from inferir.inspect.inspect_artifact import decision_rows, replaced_stages
+from inferir.inspect.inspect_artifact import artifact_bytes, decision_rows, replaced_stages
 from inferir.inspect.memory_table import memory_json, memory_rows
-from inferir.ir.contract.artifact import MANIFEST
 from inferir.ir.system.quantities import count, seconds, size
 
 if TYPE_CHECKING:
     from inferir.compile.compiler import CompileReport
     from inferir.compile.tuning_use import TuningUse
-    from inferir.ir.contract.manifest import Manifest
 
 NAMES = {"graph": "captured graph", "tokenizer": "tokenizer", "bucket": "kernel library"}
 _PHASE_OF = {"graph": "trace", "tokenizer": "trace", "bucket": "kernels"}
@@ -53,17 +51,13 @@ class RecordingCache(CompileCache):
         return [k for k in NAMES if k in asked] + sorted(asked - NAMES.keys())
 
 
-def artifact_bytes(report: CompileReport) -> int:
-    """Size of the whole artifact."""
-    return sum(f.bytes for f in _manifest(report).files.values()) + (report.path / MANIFEST).stat().st_size
-
-
 def as_json(report: CompileReport, cache: RecordingCache) -> dict[str, Any]:
-    manifest = _manifest(report)
+    manifest = report.manifest
+    assert manifest is not None
     return {
         "artifact": str(report.path),
         "digest": manifest.digest,
-        "bytes": artifact_bytes(report),
+        "bytes": artifact_bytes(report.path, manifest),
         "model": {"name": manifest.model.name, "architecture": manifest.model.architecture},
         "dtype": manifest.model.dtype.value,
         "eos_token_ids": list(manifest.model.eos_token_ids),
@@ -85,7 +79,9 @@ def as_json(report: CompileReport, cache: RecordingCache) -> dict[str, Any]:
 
 
 def print_report(report: CompileReport, cache: RecordingCache) -> None:
-    manifest = _manifest(report)
+    manifest = report.manifest
+    assert manifest is not None
+    nbytes = size(artifact_bytes(report.path, manifest))
     found: dict[str, str] = {}
     for kind in cache.kinds:
         phase = _PHASE_OF.get(kind, "")
@@ -100,7 +96,7 @@ def print_report(report: CompileReport, cache: RecordingCache) -> None:
         table("What decided", ("what", "value", "found in"), decision_rows(manifest.model.decisions)),
         table("Memory when served", ("what", "size", "note"), memory_rows(manifest), right=("size",)),
         plain(
-            f"{report.path}: {size(artifact_bytes(report))}, {manifest.model.name} as {manifest.model.dtype.value} for "
+            f"{report.path}: {nbytes}, {manifest.model.name} as {manifest.model.dtype.value} for "
             f"{manifest.target.name}, {count(len(manifest.buckets), 'bucket')}; try: inferir run {report.path}"
         ),
     )
@@ -135,8 +131,3 @@ def _tuning_json(use: TuningUse | None) -> dict[str, Any] | None:
 def _found(cache: RecordingCache, kind: str) -> str:
     asked = cache.hit_kinds[kind] + cache.miss_kinds[kind]
     return f"{cache.hit_kinds[kind]} of {count(asked, NAMES.get(kind, 'entry'))}"
-
-
-def _manifest(report: CompileReport) -> Manifest:
-    assert report.manifest is not None
-    return report.manifest

@@ -1,28 +1,23 @@
-"""Output shared by the commands: tables and JSON."""
+"""Output shared by the commands: tables, JSON and progress bars."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+    from inferir.compile.compile_types import Progress as Report
+
 _PLAIN_WIDTH = 120
 
 
-def stdout() -> Console:
-    return _console(sys.stdout)
-
-
-def stderr() -> Console:
-    return _console(sys.stderr)
-
-
-def _console(file: Any) -> Console:
+def console(file: Any) -> Console:
     """A console that fits the terminal, or has a fixed width where there is none."""
     from rich.console import Console
 
@@ -53,14 +48,14 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, 
 
 def show(*parts: RenderableType) -> None:
     """Print tables and lines on stdout, with an empty line between two parts."""
-    console = stdout()
-    with console.capture() as captured:
+    out = console(sys.stdout)
+    with out.capture() as captured:
         for number, part in enumerate(parts):
             if number:
-                console.print()
-            console.print(part)
+                out.print()
+            out.print(part)
     text = captured.get()
-    if not console.is_terminal:
+    if not out.is_terminal:
         text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
     sys.stdout.write(text)
 
@@ -85,3 +80,29 @@ def print_json(value: object) -> None:
 def shortened(text: str, most: int = 100) -> str:
     """`text`, its end replaced by its length if it is longer than `most`."""
     return text if len(text) <= most else f"{text[: most - 30]}… ({len(text):,} characters)"
+
+
+@contextmanager
+def progress_bars() -> Iterator[Report | None]:
+    """Gives a function (phase, done, total) that draws bars on stderr, or None if there is nowhere to draw."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns: tuple[Any, ...] = (
+        SpinnerColumn(finished_text="[green]✓"),
+        TextColumn("{task.description:<8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console(sys.stderr)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def report(phase: str, done: int, total: int) -> None:
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase, total=total)
+            bars.update(tasks[phase], completed=done, total=total)
+
+        yield report

@@ -11,6 +11,8 @@ import json
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
+from email.message import Message
+from email.parser import HeaderParser
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -160,7 +162,6 @@ class Client:
 
 
 def error_message(body: bytes) -> str:
-    """What an error's body says."""
     try:
         value = json.loads(body)
         error = value.get("error", value)
@@ -183,7 +184,7 @@ def _document(event: ServerEvent) -> Any | None:
     return value if isinstance(value, dict) else None
 
 
-async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+async def _head(reader: asyncio.StreamReader) -> tuple[int, Message]:
     """Status and headers of the answer, whatever interim answers come before. Raises `ValueError` for no HTTP."""
     for _ in range(_INTERIM_LIMIT):
         protocol, status, *_rest = (await _line(reader)).split(None, 2)
@@ -195,18 +196,11 @@ async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
     raise ValueError("there is no answer")
 
 
-async def _headers(reader: asyncio.StreamReader) -> dict[str, str]:
-    """The header or trailer fields up to an empty line; fields of one name are joined, as are lines of one field."""
-    headers: dict[str, str] = {}
-    name = ""
-    while line := (await _line(reader)).rstrip("\r\n"):
-        if line[0] in " \t" and name:
-            headers[name] += f" {line.strip()}"
-            continue
-        name, _, value = line.partition(":")
-        name = name.lower()
-        headers[name] = f"{headers[name]}, {value.strip()}" if name in headers else value.strip()
-    return headers
+async def _headers(reader: asyncio.StreamReader) -> Message:
+    lines = []
+    while (line := await _line(reader)).rstrip("\r\n"):
+        lines.append(line)
+    return HeaderParser().parsestr("".join(lines))
 
 
 async def _line(reader: asyncio.StreamReader) -> str:
@@ -214,14 +208,14 @@ async def _line(reader: asyncio.StreamReader) -> str:
     return (await reader.readuntil(b"\n")).decode("latin-1")
 
 
-async def _body(reader: asyncio.StreamReader, status: int, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
+async def _body(reader: asyncio.StreamReader, status: int, headers: Message) -> AsyncIterator[bytes]:
     """The body, in chunks, by its length or to the end of the connection. Raises `ValueError` for codings."""
-    if headers.get("content-encoding", "identity").lower() not in ("", "identity"):
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise ValueError(headers["content-encoding"])
     if status in (204, 304):
         return
     if "transfer-encoding" in headers:
-        if headers["transfer-encoding"].lower() != "chunked":
+        if headers["transfer-encoding"].strip().lower() != "chunked":
             raise ValueError(headers["transfer-encoding"])
         while size := int((await _line(reader)).split(";")[0], 16):
             yield await reader.readexactly(size)

@@ -6,8 +6,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from inferir.cli import arguments as a
 from inferir.cli.command_failures import warn
 from inferir.cli.console import plain, print_json, show, table
@@ -27,10 +25,8 @@ class Graph(StrEnum):
 
 def inspect(
     artifact: a.Artifact,
-    ir: Annotated[Graph | None, typer.Option("--ir", help="Print a graph as IR text and nothing else.")] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page that shows all of it; it needs no other file.")
-    ] = None,
+    ir: Annotated[Graph | None, a.flag("Print a graph as IR text and nothing else.", "--ir")] = None,
+    html: Annotated[Path | None, a.option("FILE", "Write a page that shows all of it; it needs no other file.")] = None,
     json: a.Json = False,
 ) -> None:
     """Show what is in an artifact: model, target, memory, buckets, kernels, graphs."""
@@ -55,9 +51,9 @@ def _print(view: ArtifactView) -> None:
     from inferir.inspect.inspect_artifact import bucket_rows, buckets_text, decision_rows, short_provenance, summary
     from inferir.inspect.memory_table import memory_rows
 
-    buckets = [(*row[:-1], size(int(row[-1]))) for row in bucket_rows(view.manifest)]
     kernels = [
-        (k.name, str(k.calls), k.tile_text, buckets_text(view, k), short_provenance(k.provenance)) for k in view.kernels
+        (k.name, str(k.calls_per_step), k.tile_text, buckets_text(view, k), short_provenance(k.provenance))
+        for k in view.kernels
     ]
     refused = len(view.refusals())
     show(
@@ -67,7 +63,7 @@ def _print(view: ArtifactView) -> None:
         table(
             "Buckets",
             ("bucket", "tokens", "steps", "kernels", "calls", "library"),
-            buckets,
+            bucket_rows(view.manifest),
             right=("tokens", "kernels", "calls", "library"),
         ),
         table("Kernels", ("kernel", "calls", "tile", "buckets", "computes"), kernels, right=("calls",)),

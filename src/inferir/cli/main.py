@@ -26,7 +26,6 @@ from inferir.cli import streams
 from inferir.cli import tune_command as tune
 from inferir.cli import verify_command as verify
 from inferir.cli.checked_command import Command
-from inferir.ir.errors import InferirError
 from inferir.ir.system import env
 from inferir.ir.system.error_report import one_line
 
@@ -80,7 +79,6 @@ def _main(
 
 
 def main() -> None:
-    """The console command `inferir`."""
     streams.prepare()
     _reset_signals()
     _quieten_libraries()
@@ -106,17 +104,9 @@ def _quieten_libraries() -> None:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
-    debug = _wants_debug()
+    debug = failures.wants_debug()
     if debug or category.__module__.startswith("inferir."):
         failures.warn(f"{message} ({filename}:{lineno})" if debug else str(message))
-
-
-def _wants_debug() -> bool:
-    """INFERIR_DEBUG; a bad value is reported by the command."""
-    try:
-        return env.debug()
-    except InferirError:
-        return False
 
 
 class _LogFormat(logging.Formatter):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from inferir.cli import arguments as a
 from inferir.cli.console import plain, print_json, show, table
@@ -23,8 +22,7 @@ def plan(
     *,
     options: Fields,
     memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help='Say what fits into this memory, such as "8GiB". Default: what is free now.'),
+        str | None, a.option("SIZE", 'Say what fits into this memory, such as "8GiB". Default: what is free now.')
     ] = None,
     threads: a.Threads = None,
     no_cache: a.NoCache = False,
@@ -64,12 +62,7 @@ def _as_json(plan: MemoryPlan, fit: Fit, threads: int) -> dict[str, Any]:
         **kv_json(plan.kv, plan.options.limits),
         "max_model_len": plan.options.max_model_len,
         "fixed_bytes": plan.fixed_bytes(threads),
-        "fit": {
-            "memory": fit.memory,
-            "blocks": fit.blocks,
-            "tokens": fit.tokens,
-            "sequences_of_max_model_len": fit.full_sequences,
-        },
+        "fit": asdict(fit),
     }
 
 
@@ -99,7 +92,7 @@ def _print(plan: MemoryPlan, fit: Fit, threads: int, why: str) -> None:
         table("", ("what", "memory", "note"), rows, right=("memory",)),
         plain(
             f"{size(fit.memory)} ({why}) hold {fit.tokens:,} tokens of KV cache: {count(fit.blocks, 'block')}, or "
-            f"{count(fit.full_sequences, 'sequence')} of {plan.options.max_model_len:,} tokens."
+            f"{count(fit.sequences_of_max_model_len, 'sequence')} of {plan.options.max_model_len:,} tokens."
         ),
     )
 

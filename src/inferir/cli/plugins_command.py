@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-import typer
-
+from inferir.cli import arguments as a
 from inferir.cli.console import plain, print_json, show, table
 from inferir.ir.plugin_kinds import KINDS, PluginKind
 from inferir.ir.plugin_registry import BUILT_IN, LEFT_OUT, PluginInfo, PluginRegistry
@@ -32,8 +31,8 @@ class Plugin:
 
 
 def plugins(
-    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    built_in: Annotated[bool, typer.Option("--built-in", help="Show what is built in too.")] = False,
+    json: Annotated[bool, a.flag("Print everything as JSON.", "--json")] = False,
+    built_in: Annotated[bool, a.flag("Show what is built in too.", "--built-in")] = False,
 ) -> None:
     """List installed plug-ins: passes, backends, routes and more that other distributions bring."""
     found = [p for kind in KINDS for p in _entries(kind, built_in) if built_in or p.origin != BUILT_IN]

@@ -25,23 +25,23 @@ def run(
     ] = None,
     chat: Annotated[
         bool | None,
-        typer.Option(
-            "--chat/--raw",
-            help="Put the prompt into the model's chat template, or complete it as it is. Default: the template, if "
+        a.flag(
+            "Put the prompt into the model's chat template, or complete it as it is. Default: the template, if "
             "there is one.",
+            "--chat/--raw",
         ),
     ] = None,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message for the chat template.")] = None,
+    system: Annotated[str | None, a.option("TEXT", "System message for the chat template.")] = None,
     *,
     sampling: Fields,
     generation_config: GenerationConfig = "none",
     threads: a.Threads = None,
     kv_cache_memory: a.KvCacheMemory = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No statistics on standard error.")] = False,
+    quiet: Annotated[bool, a.flag("No statistics on standard error.", "--quiet", "-q")] = False,
 ) -> None:
     """Complete a prompt and stream the answer to standard output; statistics go to standard error."""
     from inferir.api.llm import LLM, SamplingParams
-    from inferir.cli.streaming import answer, has_chat_template, write
+    from inferir.cli.streaming import answer, write
 
     SamplingParams(**sampling)  # a value that is wrong is refused before anything is loaded
     text = _prompt(prompt)
@@ -53,7 +53,7 @@ def run(
         generation_config=generation_config,
     ) as llm:
         params = llm.sampling_params(**(_unset(llm) | sampling))
-        tokens = _tokens(llm, text, chat, has_chat_template(artifact), system)
+        tokens = _tokens(llm, text, llm.has_chat_template if chat is None else chat, system)
         done = answer(llm, tokens, params, write)
     write("" if done.text.endswith("\n") else "\n")
     if not quiet:
@@ -77,10 +77,9 @@ def _prompt(prompt: str | None) -> str:
     return streams.read_text("the prompt on standard input")
 
 
-def _tokens(llm: LLM, text: str, chat: bool | None, has_template: bool, system: str | None) -> list[int]:
+def _tokens(llm: LLM, text: str, chat: bool, system: str | None) -> list[int]:
     """Token ids of the prompt, through the chat template where that is wanted (it adds its own special tokens)."""
-    use_template = has_template if chat is None else chat
-    if not use_template:
+    if not chat:
         if system is not None:
             raise typer.BadParameter("only a chat template has a place for it", param_hint="--system")
         return llm.tokenize(text)

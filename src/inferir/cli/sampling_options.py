@@ -58,24 +58,13 @@ def sampling_fields(
     grammar: Annotated[Path | None, _structure("FILE", "Text of the GBNF grammar in it.", "--grammar")] = None,
 ) -> Fields:
     """Those of `SamplingParams` that are given. Raises `typer.BadParameter`, and `InferirError` for a file."""
-    given = {
-        "temperature": temperature,
-        "seed": seed,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "logit_bias": _biases(logit_bias),
-        "bad_words": bad_word or None,
-        "max_tokens": max_tokens,
-        "stop": stop or None,
-        "stop_token_ids": stop_token_id or None,
-        "min_tokens": min_tokens,
-        "ignore_eos": ignore_eos,
-        "structured": _structured(json_schema, json_object, regex, choice, grammar),
-    }
+    given = dict(locals())
+    given["logit_bias"] = _biases(logit_bias)
+    given["bad_words"] = given.pop("bad_word") or None
+    given["stop"] = stop or None
+    given["stop_token_ids"] = given.pop("stop_token_id") or None
+    structure = [given.pop(name) for name in ("json_schema", "json_object", "regex", "choice", "grammar")]
+    given["structured"] = _structured(*structure)
     return {name: value for name, value in given.items() if value is not None}
 
 

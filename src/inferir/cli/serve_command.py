@@ -17,76 +17,56 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def _server_fields(
-    host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", help="Port to listen on; 0 takes a free one and prints it.")] = 8000,
-    uds: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Listen on a Unix socket at this path instead.")
-    ] = None,
+    host: Annotated[str, a.option("HOST", "Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, a.option("N", "Port to listen on; 0 takes a free one and prints it.")] = 8000,
+    uds: Annotated[str | None, a.option("PATH", "Listen on a Unix socket at this path instead.")] = None,
     api_keys: Annotated[
-        list[str] | None, typer.Option("--api-key", metavar="KEY", help="Key that inference needs. May be repeated.")
+        list[str] | None, a.option("KEY", "Key that inference needs. May be repeated.", "--api-key")
     ] = None,
     api_key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File with such keys, one per line; hidden from `ps`.")
+        Path | None, a.option("FILE", "File with such keys, one per line; hidden from `ps`.")
     ] = None,
     served_names: Annotated[
         list[str] | None,
-        typer.Option(
-            "--served-model-name",
-            metavar="NAME",
-            help="Name that requests give as model. May be repeated. Default: the model's.",
+        a.option(
+            "NAME", "Name that requests give as model. May be repeated. Default: the model's.", "--served-model-name"
         ),
     ] = None,
     chat_template: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Jinja chat template to use instead of the artifact's.")
+        Path | None, a.option("FILE", "Jinja chat template to use instead of the artifact's.")
     ] = None,
     special_tokens_in_messages: Annotated[
         bool,
-        typer.Option(
+        a.flag(
+            "Let text of messages that spells a control token become one, as in prompts of completions.",
             "--allow-special-tokens-in-messages",
-            help="Let text of messages that spells a control token become one, as in prompts of completions.",
         ),
     ] = False,
     tool_style: Annotated[
-        str,
-        typer.Option(metavar="auto|hermes|json", help="How the model writes tool calls; auto: as its template does."),
+        str, a.option("auto|hermes|json", "How the model writes tool calls; auto: as its template does.")
     ] = "auto",
     hide_unused_tools: Annotated[
         bool,
-        typer.Option(
-            "--exclude-tools-when-tool-choice-none",
-            help='Leave the tools out of the prompt where tool_choice is "none".',
+        a.flag(
+            'Leave the tools out of the prompt where tool_choice is "none".', "--exclude-tools-when-tool-choice-none"
         ),
     ] = False,
     generation_config: Annotated[
-        str,
-        typer.Option(metavar="auto|none", help="Whether requests get what the model recommends for sampling."),
+        str, a.option("auto|none", "Whether requests get what the model recommends for sampling.")
     ] = "auto",
-    grace: Annotated[
-        float, typer.Option(metavar="S", min=0, help="Seconds that running requests get after SIGTERM.")
-    ] = 30.0,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse requests with unknown fields.")] = False,
+    grace: Annotated[float, a.option("S", "Seconds that running requests get after SIGTERM.", min=0)] = 30.0,
+    strict: Annotated[bool, a.flag("Refuse requests with unknown fields.", "--strict")] = False,
     origins: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allowed-origin",
-            metavar="ORIGIN",
-            help="Origin that browsers may call from. May be repeated. Default: any.",
-        ),
+        a.option("ORIGIN", "Origin that browsers may call from. May be repeated. Default: any.", "--allowed-origin"),
     ] = None,
-    metrics_prefix: Annotated[
-        str, typer.Option(metavar="NAME", help="Stands before the colon in names of metrics.")
-    ] = "inferir",
+    metrics_prefix: Annotated[str, a.option("NAME", "Stands before the colon in names of metrics.")] = "inferir",
     routes: Annotated[
-        list[str] | None,
-        typer.Option("--allow-route", metavar="NAME", help="Open this route of an installed plug-in. May be repeated."),
+        list[str] | None, a.option("NAME", "Open this route of an installed plug-in. May be repeated.", "--allow-route")
     ] = None,
     stat_sinks: Annotated[
         list[str] | None,
-        typer.Option(
-            "--stat-sink",
-            metavar="NAME",
-            help="Tell this sink of an installed plug-in how the engine is. May be repeated.",
-        ),
+        a.option("NAME", "Tell this sink of an installed plug-in how the engine is. May be repeated.", "--stat-sink"),
     ] = None,
 ) -> Fields:
     """Those of `ServerOptions` that are given."""
@@ -97,25 +77,22 @@ def _server_fields(
 
 def _engine_fields(
     kv_cache_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help='KV-cache memory, such as "2GiB". Default: half the free memory.')
+        str | None, a.option("SIZE", 'KV-cache memory, such as "2GiB". Default: half the free memory.')
     ] = None,
-    max_num_seqs: Annotated[int | None, typer.Option(metavar="N", help="Requests that run at once.")] = None,
+    max_num_seqs: Annotated[int | None, a.option("N", "Requests that run at once.")] = None,
     max_num_batched_tokens: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Tokens per step at most. Default: the artifact's limit, 256 among several requests."
-        ),
+        int | None, a.option("N", "Tokens per step at most. Default: the artifact's limit, 256 among several requests.")
     ] = None,
-    max_model_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens per request at most.")] = None,
+    max_model_len: Annotated[int | None, a.option("N", "Tokens per request at most.")] = None,
     threads: a.Threads = None,
     scheduling_policy: Annotated[
-        str, typer.Option(metavar="fcfs|priority", help="Who is served first; lower priorities go first.")
+        str, a.option("fcfs|priority", "Who is served first; lower priorities go first.")
     ] = "fcfs",
     enable_prefix_caching: Annotated[
-        bool, typer.Option("--enable-prefix-caching/--no-prefix-caching", help="Reuse the cache of equal beginnings.")
+        bool, a.flag("Reuse the cache of equal beginnings.", "--enable-prefix-caching/--no-prefix-caching")
     ] = True,
     max_waiting: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Requests that may wait; more are refused with status 429.")
+        int, a.option("N", "Requests that may wait; more are refused with status 429.", min=0)
     ] = 2048,
 ) -> Fields:
     """Those of `EngineOptions` that are given."""
@@ -129,7 +106,7 @@ def serve(
     *,
     options: Fields,
     engine: Fields,
-    log_level: Annotated[str, typer.Option(metavar="|".join(LOG_LEVELS), help="How much is logged.")] = "info",
+    log_level: Annotated[str, a.option("|".join(LOG_LEVELS), "How much is logged.")] = "info",
 ) -> None:
     """Serve an artifact over HTTP with the OpenAI API, metrics and a chat page."""
     if log_level not in LOG_LEVELS:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
-import typer
-
 from inferir.cli import arguments as a
-from inferir.cli.bench_output import Output
 
 Fields = dict[str, Any]
 """Arguments of the object that the options describe, by name."""
@@ -76,18 +72,8 @@ def compile_fields(
 def engine_fields(
     threads: a.Threads = None,
     kv_cache_memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help='KV-cache memory, such as "2GiB". Default: half the free memory.')
+        str | None, a.option("SIZE", 'KV-cache memory, such as "2GiB". Default: half the free memory.')
     ] = None,
 ) -> Fields:
     """Those of `LLM` that say what it may take of the machine."""
     return dict(locals())
-
-
-def measured_output(
-    json: a.Json = False,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the distributions into a .png file; needs matplotlib.")
-    ] = None,
-) -> Output:
-    """How a measurement is shown. Raises `InferirError` for a plot that could not be written."""
-    return Output(json, plot)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -78,13 +77,6 @@ def answer(llm: LLM, prompt: Sequence[int], params: SamplingParams, write: Calla
         time.monotonic() - start,
         whole.finish_reason,
     )
-
-
-def has_chat_template(artifact: Path) -> bool:
-    """Whether the artifact can turn messages into a prompt."""
-    from inferir.runtime.text.chat_templates import ChatTemplates
-
-    return ChatTemplates.load(artifact / "tokenizer") is not None
 
 
 def write(text: str) -> None:

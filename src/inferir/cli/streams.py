@@ -39,16 +39,12 @@ def prepare() -> None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8")
 
 
-def read_text(name: str) -> str:
-    """All of standard input; see `text_of`."""
+def read_text(name: str, *, line: bool = False) -> str:
+    """All of standard input, or its next line, empty at its end; see `text_of`."""
     source = getattr(sys.stdin, "buffer", None)
-    return sys.stdin.read() if source is None else text_of(source.read(), sys.stdin.encoding, name)
-
-
-def read_line(name: str) -> str:
-    """The next line of standard input, empty at its end; see `text_of`."""
-    source = getattr(sys.stdin, "buffer", None)
-    return sys.stdin.readline() if source is None else text_of(source.readline(), sys.stdin.encoding, name)
+    if source is None:
+        return sys.stdin.readline() if line else sys.stdin.read()
+    return text_of(source.readline() if line else source.read(), sys.stdin.encoding, name)
 
 
 def text_of(data: bytes, encoding: str, name: str) -> str:

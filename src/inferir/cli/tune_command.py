@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from inferir.cli import arguments as a
 from inferir.cli.console import plain, print_json, show, table
 from inferir.cli.shared_options import Fields, compile_fields, expanded
@@ -25,16 +23,12 @@ def tune(
     model: a.Model,
     *,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="File of records; one that is there is added to.")
+        Path, a.option("FILE", "File of records; one that is there is added to.", "-o", "--output")
     ] = Path("tuning.json"),
     options: Fields,
-    rounds: Annotated[
-        int, typer.Option(metavar="N", max=1_000_000, help="Measurements per tile and race, at least 5.")
-    ] = 20,
-    minutes: Annotated[
-        float | None, typer.Option(metavar="M", help="Begin no measurement after so long. Default: do all.")
-    ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure again what is recorded already.")] = False,
+    rounds: Annotated[int, a.option("N", "Measurements per tile and race, at least 5.", max=1_000_000)] = 20,
+    minutes: Annotated[float | None, a.option("M", "Begin no measurement after so long. Default: do all.")] = None,
+    again: Annotated[bool, a.flag("Measure again what is recorded already.", "--again")] = False,
     threads: a.Threads = None,
     jobs: a.Jobs = None,
     no_cache: a.NoCache = False,
@@ -45,7 +39,7 @@ def tune(
     `inferir compile --tuning` uses the records. Interrupted, the next run goes on where this one stopped.
     """
     extras.require("tune", "compile")
-    from inferir.cli.progress import progress_bars
+    from inferir.cli.console import progress_bars
     from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
     from inferir.compile.compiler import CompileOptions
     from inferir.tune.tune_model import TuneOptions, tune_model
@@ -98,21 +92,14 @@ def _print(model: str, report: TuneReport) -> None:
 def _row(record: TuningRecord) -> tuple[str, str, str, str, str, str]:
     key = record.key
     rows = str(key.lo) if key.lo == key.most else f"{key.lo}-{key.most}"
-    was = _micro(record.default_seconds)
-    if record.tile is None:
-        return f"{key.k} to {key.n} {key.dtype}", rows, _tile(record.default), "default held", was, ""
-    return (
-        f"{key.k} to {key.n} {key.dtype}",
-        rows,
-        _tile(record.default),
-        _tile(record.tile),
-        _micro(record.seconds),
-        was,
-    )
+    found = ("default held", _micro(record.default_seconds), "")
+    if record.tile is not None:
+        found = (_tile(record.tile), _micro(record.seconds), _micro(record.default_seconds))
+    return f"{key.k} to {key.n} {key.dtype}", rows, _tile(record.default), *found
 
 
 def _tile(tile: dict[str, int]) -> str:
-    return ", ".join(str(size) for size in tile.values())
+    return ", ".join(map(str, tile.values()))
 
 
 def _micro(value: float) -> str:

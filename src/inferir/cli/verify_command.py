@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from inferir.cli import arguments as a
+from inferir.cli.console import plain, print_json, show, table
 from inferir.ir.system import extras
+from inferir.ir.system.error_report import one_line
+from inferir.ir.system.quantities import seconds
+from inferir.ir.system.text_file import write_file
+
+if TYPE_CHECKING:
+    from inferir.verify.verify_artifact import VerifyReport
 
 
 def verify(
     artifact: a.Artifact,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="The model that the artifact was compiled from. Default: a folder or GGUF file of its name, here or "
+        a.option(
+            "MODEL",
+            "The model that the artifact was compiled from. Default: a folder or GGUF file of its name, here or "
             "beside the artifact.",
         ),
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Short sequences and few of them: a fraction of the time.")
-    ] = False,
+    quick: Annotated[bool, a.flag("Short sequences and few of them: a fraction of the time.", "--quick")] = False,
     threads: a.Threads = None,
     revision: a.Revision = None,
     trust_remote_code: a.TrustRemoteCode = False,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a JUnit XML report.")] = None,
+    junit: Annotated[Path | None, a.option("FILE", "Also write a JUnit XML report.")] = None,
     json: a.Json = False,
 ) -> None:
     """Compare an artifact with Hugging Face's eager code on the same weights; exit status 1 if it is out of bounds."""
     extras.require("verify", "compile")
-    from inferir.cli.console import print_json
-    from inferir.cli.progress import progress_bars
-    from inferir.cli.verify_report import as_json, print_report, write_junit
+    from inferir.cli.console import progress_bars
     from inferir.verify.verify_artifact import verify_artifact
 
     with progress_bars() as progress:
@@ -48,10 +52,88 @@ def verify(
             trust_remote_code=trust_remote_code,
         )
     if junit is not None:
-        write_junit(report, junit)
+        _write_junit(report, junit)
     if json:
-        print_json(as_json(report))
+        print_json(_as_json(report))
     else:
-        print_report(report)
+        _print(report)
     if not report.passed:
         raise typer.Exit(1)
+
+
+def _print(report: VerifyReport) -> None:
+    bf16 = any(r.eager_kl is not None for r in report.rows)
+    columns = [
+        "bucket",
+        "steps",
+        "positions",
+        "max |Δ|",
+        "mean |Δ|",
+        "mean KL",
+        *(["eager's KL"] if bf16 else []),
+        "same top-1",
+    ]
+    rows = []
+    for r in report.rows:
+        own = [] if r.eager_kl is None else [f"{r.eager_kl:.2e}"]
+        numbers = [f"{r.max_abs:.2e}", f"{r.mean_abs:.2e}", f"{r.kl:.2e}", *own, f"{r.top1:.1%}"]
+        rows.append([r.bucket, r.kind, f"{r.positions:,}", *numbers])
+    greedy = [
+        [str(g.prompt_tokens), str(g.tokens), str(g.matched), "" if g.gap is None else f"{g.gap:.2e}"]
+        for g in report.greedy
+    ]
+    checks = [["passed" if c.passed else "FAILED", c.name, c.detail] for c in report.checks]
+    what = f"{report.artifact} against eager {report.model}, logits compared with eager in float32"
+    times = ", ".join(f"{name} {seconds(spent)}" for name, spent in report.seconds.items())
+    show(
+        plain(what),
+        table("", columns, rows, right=columns[2:]),
+        table(
+            f"Greedy generation against eager {report.dtype.value}",
+            ("prompt tokens", "generated", "same ids", "eager's margin at the first other"),
+            greedy,
+            right=("prompt tokens", "generated", "same ids"),
+        ),
+        table("Checks", ("", "check", "measured"), checks),
+        plain(f"{'PASSED' if report.passed else 'FAILED'} ({times})"),
+    )
+
+
+def _as_json(report: VerifyReport) -> dict[str, Any]:
+    return {
+        "artifact": str(report.artifact),
+        "model": report.model,
+        "dtype": report.dtype.value,
+        "passed": report.passed,
+        "checks": [dataclasses.asdict(c) for c in report.checks],
+        "rows": [dataclasses.asdict(r) for r in report.rows],
+        "greedy": [{**dataclasses.asdict(g), "same": g.same, "excused": g.excused} for g in report.greedy],
+        "seconds": report.seconds,
+    }
+
+
+def _write_junit(report: VerifyReport, file: Path) -> None:
+    """One test case per check, and one per bucket and kind of step with its numbers. Raises `InferirError`."""
+    from xml.etree import ElementTree as ET
+
+    failed = [c for c in report.checks if not c.passed]
+    name = one_line(report.artifact.name)
+    suite = ET.Element(
+        "testsuite",
+        name="inferir verify",
+        tests=str(len(report.checks) + len(report.rows)),
+        failures=str(len(failed)),
+        errors="0",
+        time=f"{sum(report.seconds.values()):.3f}",
+    )
+    for check in report.checks:
+        case = ET.SubElement(suite, "testcase", classname=f"verify.{name}", name=check.name)
+        if check.passed:
+            ET.SubElement(case, "system-out").text = check.detail
+        else:
+            ET.SubElement(case, "failure", message=check.detail)
+    for row in report.rows:
+        case = ET.SubElement(suite, "testcase", classname=f"verify.{name}.{row.bucket}", name=row.kind)
+        numbers = ", ".join(f"{k} {v}" for k, v in dataclasses.asdict(row).items() if k not in ("bucket", "kind"))
+        ET.SubElement(case, "system-out").text = numbers
+    write_file(file, ET.tostring(suite, encoding="utf-8", xml_declaration=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import msgspec
 from inferir import __version__
 from inferir.codegen.library import BuiltBucket, region_digest
 from inferir.compile.compile_types import WEIGHTS, Captured, CompileOptions
-from inferir.frontend.facts import ModelFacts
 from inferir.frontend.tokenizer.template_files import DEFAULT, template_file
 from inferir.ir.contract.artifact import file_records, write_manifest
 from inferir.ir.contract.kernel_args import KernelArg, Of, Operand, Resident, Result, Workspace
@@ -22,7 +20,7 @@ from inferir.ir.contract.manifest import (
     Arg,
     BucketRecord,
     Call,
-    Decision,
+    FileRecord,
     IORecord,
     Manifest,
     MemoryRecord,
@@ -46,10 +44,11 @@ def assemble(
     result: PipelineResult,
     built: list[BuiltBucket],
     weights: dict[str, TensorRecord],
+    hashed: dict[str, FileRecord],
     options: CompileOptions,
     target: Target,
 ) -> Manifest:
-    """Write libraries, tokenizer, graphs and the manifest."""
+    """Write libraries, tokenizer, graphs and the manifest. hashed: records of files that are known already."""
     (folder / "tokenizer").mkdir()
     for name, content in captured.tokenizer.items():
         (folder / "tokenizer" / name).write_bytes(content)
@@ -63,15 +62,14 @@ def assemble(
     for b in built:
         (kernels / f"{b.bucket.name}{b.suffix}").write_bytes(b.library)
     given = [io_record(name, v.type) for name, v in result.step_inputs.items()]
-    scratch = max(b.meta.scratch_bytes for b in built)
     manifest = Manifest(
-        model=model_record(captured.facts, tool_template(captured.tokenizer), captured.decisions),
+        model=model_record(captured),
         target=target,
         limits=options.limits,
         memory=MemoryRecord(
             weight_bytes=sum(file.stat().st_size for file in (folder / WEIGHTS).iterdir()),
             arena_bytes=result.plan.arena_bytes + max(b.meta.workspace_bytes for b in built),
-            scratch_bytes=scratch,
+            scratch_bytes=max(b.meta.scratch_bytes for b in built),
             kv_block_bytes=plan_slabs(result.kv).block_bytes,
         ),
         inputs=tuple(r for r in given if r.name not in result.residents),
@@ -80,7 +78,7 @@ def assemble(
         kv=result.kv,
         buckets=bucket_records(result, built),
         weights=weights,
-        files=file_records(folder),
+        files=file_records(folder, hashed),
         options=option_record(options),
         versions=versions(),
     )
@@ -92,14 +90,9 @@ def io_record(name: str, type_: TensorType) -> IORecord:
     return IORecord(name=name, dtype=type_.dtype, shape=shape)
 
 
-def tool_template(tokenizer: Mapping[str, bytes]) -> bytes | None:
-    """The chat template that renders requests with tools."""
-    return tokenizer.get(template_file("tool_use"), tokenizer.get(template_file(DEFAULT)))
-
-
-def model_record(
-    facts: ModelFacts, tool_template: bytes | None = None, decisions: tuple[Decision, ...] = ()
-) -> ModelRecord:
+def model_record(captured: Captured) -> ModelRecord:
+    facts, tokenizer = captured.facts, captured.tokenizer
+    with_tools = tokenizer.get(template_file("tool_use"), tokenizer.get(template_file(DEFAULT)))
     return ModelRecord(
         name=facts.name,
         architecture=facts.architecture,
@@ -110,8 +103,8 @@ def model_record(
         eos_token_ids=facts.eos_token_ids,
         bos_token_id=facts.bos_token_id,
         parameters=facts.parameters,
-        tool_style=None if tool_template is None else detect_style(tool_template.decode("utf-8", "replace")),
-        decisions=decisions,
+        tool_style=None if with_tools is None else detect_style(with_tools.decode("utf-8", "replace")),
+        decisions=captured.decisions,
         facts=msgspec.to_builtins(facts),
     )
 

@@ -49,7 +49,6 @@ class CompileOptions:
 
     @property
     def limits(self) -> Limits:
-        """The artifact's limits, once `max_model_len` is decided."""
         assert self.max_model_len is not None
         return Limits(
             max_model_len=self.max_model_len,
@@ -77,15 +76,22 @@ class Progress(Protocol):
     def __call__(self, phase: str, done: int, total: int) -> None: ...
 
 
+@contextmanager
+def one_step(phase: str, progress: Progress | None) -> Iterator[None]:
+    """Tell `progress` of a phase that has one step, the block."""
+    if progress is not None:
+        progress(phase, 0, 1)
+    yield
+    if progress is not None:
+        progress(phase, 1, 1)
+
+
 @dataclass
 class CompileReport:
-    """What a compile did: seconds per phase, cache hits and misses, why a miss was one, what tuning records gave."""
+    """What a compile did: seconds per phase, and what tuning records gave."""
 
     path: Path
     seconds: dict[str, float] = field(default_factory=dict)
-    hits: int = 0
-    misses: int = 0
-    reasons: list[str] = field(default_factory=list)
     manifest: Manifest | None = None
     tuning: TuningUse | None = None
 
@@ -94,12 +100,12 @@ class CompileReport:
         return sum(self.seconds.values())
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str, progress: Progress | None = None) -> Iterator[None]:
+        """Time the block; progress: told of it as one step."""
         start = time.perf_counter()
-        try:
+        with one_step(name, progress):
             yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        self.seconds[name] = time.perf_counter() - start
 
 
 @dataclass(frozen=True)

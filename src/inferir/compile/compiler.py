@@ -47,7 +47,7 @@ from inferir.frontend.source.export_tokenizer import TokenizerFacts
 from inferir.frontend.source.model_source import ModelSource, load_source
 from inferir.frontend.tokenizer.tokenizers_library import TokenizerWarning
 from inferir.ir.contract.bucket import default_buckets, parse_buckets
-from inferir.ir.contract.manifest import TensorRecord
+from inferir.ir.contract.manifest import FileRecord, TensorRecord
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import InferirError
 from inferir.ir.graph.graph import Graph
@@ -88,26 +88,18 @@ def compile_model(
     tuning = read_records(options.tuning) if options.tuning is not None else ()
     with report.phase("load"):
         source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)
-    with report.phase("trace"):
-        say("trace", 0, 1)
-        captured = capture(source, options, cache, report)
-        say("trace", 1, 1)
+    with report.phase("trace", say):
+        captured = capture(source, options, cache)
     options = resolve(options, captured.facts)
-    with report.phase("passes"):
-        say("passes", 0, 1)
+    with report.phase("passes", say):
         result = lower(captured, options, target, debug)
-        say("passes", 1, 1)
     with report.phase("kernels"):
         built = build(result, options, target, cache, say, report, tuning, debug.dump_dir)
     with artifact_folder(report.path) as folder:
         with report.phase("weights"):
-            records = write_weights(folder, captured, source, result, cache, say)
-        with report.phase("write"):
-            say("write", 0, 1)
-            manifest = assemble(folder, captured, result, built, records, options, target)
-            report.manifest = manifest
-            say("write", 1, 1)
-    report.hits, report.misses = cache.hits, cache.misses
+            records, files = write_weights(folder, captured, source, result, cache, say)
+        with report.phase("write", say):
+            report.manifest = assemble(folder, captured, result, built, records, files, options, target)
     return report
 
 
@@ -126,7 +118,7 @@ def resolve(options: CompileOptions, facts: ModelFacts) -> CompileOptions:
     return replace(options, max_model_len=length, max_num_batched_tokens=tokens)
 
 
-def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, report: CompileReport) -> Captured:
+def capture(source: ModelSource, options: CompileOptions, cache: CompileCache) -> Captured:
     """Graph, facts and tokenizer, from the cache or from the model: traced, and compared with it unless told not to."""
 
     def make_trace(folder: Path) -> None:
@@ -148,13 +140,10 @@ def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, r
         (folder / TOKENIZER_FACTS).write_bytes(msgspec.json.encode(msgspec.structs.replace(described, warnings=own)))
 
     digest = source.description_digest()
-    trace_files, reason = through_cache(
-        cache, "graph", frontend_key(model=digest, trace_check=options.trace_check), make_trace
-    )
-    tokenizer, other = through_cache(
+    trace_files = through_cache(cache, "graph", frontend_key(model=digest, trace_check=options.trace_check), make_trace)
+    tokenizer = through_cache(
         cache, "tokenizer", frontend_key(model=digest, files=source.tokenizer_digest()), make_tokenizer
     )
-    report.reasons += [r for r in (reason, other) if r]
     facts = msgspec.structs.replace(msgspec.json.decode(trace_files["facts.json"], type=ModelFacts), name=source.name)
     graph = parse_graph(trace_files["graph.ir"].decode())
     files = {n: f for n, f in tokenizer.items() if n != TOKENIZER_FACTS}
@@ -167,27 +156,23 @@ def capture(source: ModelSource, options: CompileOptions, cache: CompileCache, r
     return Captured(graph, facts, trace_files, files, described.size, found)
 
 
-def pass_options(options: CompileOptions, captured: Captured, target: Target) -> PassOptions:
-    return PassOptions(
+def lower(captured: Captured, options: CompileOptions, target: Target, debug: DebugOptions) -> PipelineResult:
+
+    def show(name: str, graph: Graph) -> None:
+        if debug.print_after in ("all", name):
+            debug.emit(f"// after {name}\n{print_graph(graph)}")
+
+    given = PassOptions(
         opt_level=options.opt_level,
         disabled=options.disabled_passes,
         limits=options.limits,
         vocab_size=min(captured.facts.vocab_size, captured.tokenizer_size),
         features=frozenset(target.features),
     )
-
-
-def lower(captured: Captured, options: CompileOptions, target: Target, debug: DebugOptions) -> PipelineResult:
-    """Run the pass pipeline."""
-
-    def show(name: str, graph: Graph) -> None:
-        if debug.print_after in ("all", name):
-            debug.emit(f"// after {name}\n{print_graph(graph)}")
-
     return run_pipeline(
         captured.graph,
         None,
-        pass_options(options, captured, target),
+        given,
         print_after=show if debug.print_after else None,
         dump_dir=debug.dump_dir,
     )
@@ -230,14 +215,13 @@ def build(
     )
     if dump_dir is not None:
         dump_stages(dump_dir, backend, regions, contexts, built, stages)
-    report.reasons += [b.reason for b in built if b.reason]
     return built
 
 
 def write_weights(
     folder: Path, captured: Captured, source: ModelSource, result: PipelineResult, cache: CompileCache, say: Progress
-) -> dict[str, TensorRecord]:
-    """Write the packed weights into the artifact folder."""
+) -> tuple[dict[str, TensorRecord], dict[str, FileRecord]]:
+    """Write the packed weights into the artifact folder. Records of the tensors, and of files that the cache knows."""
     types = {name: value.type for name, value in result.graph.weights().items()}
     (folder / WEIGHTS).mkdir()
     weights: list[Any] = []
@@ -249,9 +233,10 @@ def write_weights(
 
     store = packing.WeightCache(cache, weight_digest(captured, source), captured.facts.dtype)
     records: dict[str, TensorRecord] = {}
+    files: dict[str, FileRecord] = {}
     for name, tensors in packing.weight_files(types, result.transforms).items():
         before = len(records)
-        packing.write_weights(
+        written = packing.write_weights(
             folder / WEIGHTS / name,
             tensors,
             result.transforms,
@@ -259,9 +244,11 @@ def write_weights(
             store,
             lambda done, _, before=before: say("weights", before + done, len(types)),  # type: ignore[misc]
         )
+        if written is not None:
+            files[f"{WEIGHTS}/{name}"] = written
         records |= packing.read_index(folder / WEIGHTS / name, f"{WEIGHTS}/{name}")
         say("weights", len(records), len(types))
-    return records
+    return records, files
 
 
 def weight_digest(captured: Captured, source: ModelSource) -> str:

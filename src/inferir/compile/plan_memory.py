@@ -9,7 +9,7 @@ from inferir.codegen.backends import backend_for
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
 from inferir.codegen.library import distinct, lower_bucket
 from inferir.codegen.weights.packing import total_bytes
-from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions
+from inferir.compile.compile_types import CompileOptions, DebugOptions
 from inferir.compile.compiler import capture, contexts_of, lower, resolve
 from inferir.frontend.facts import ModelFacts
 from inferir.frontend.source.model_source import load_source
@@ -62,7 +62,7 @@ class Fit:
     memory: int
     blocks: int
     tokens: int
-    full_sequences: int
+    sequences_of_max_model_len: int
 
 
 def plan_memory(spec: str, options: CompileOptions, cache: CompileCache | None = None) -> MemoryPlan:
@@ -70,7 +70,7 @@ def plan_memory(spec: str, options: CompileOptions, cache: CompileCache | None =
     cache = cache if cache is not None else CompileCache.from_env(CacheOptions())
     target = Target.named(options.target)
     source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)
-    captured = capture(source, options, cache, CompileReport(source.path))
+    captured = capture(source, options, cache)
     options = resolve(options, captured.facts)
     result = lower(captured, options, target, DebugOptions())
     metas = _metas(result, options, target)

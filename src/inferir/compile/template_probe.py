@@ -45,8 +45,11 @@ def _probe(text: str, folder: Path, name: str, source: str, control: Collection[
     except InferirError as error:
         _warn(f"{source}: the chat template {name!r} cannot be compiled, chat will be refused: {error}")
         return None
-    if name == DEFAULT and _render(template, (("user", _USER),), prompt=True) is None:
-        _warn(f"{source}: the chat template refuses a single message of a user: {_reason(template)}")
+    if name == DEFAULT:
+        try:
+            template.render([{"role": "user", "content": _USER}], add_generation_prompt=True)
+        except InferirError as error:
+            _warn(f"{source}: the chat template refuses a single message of a user: {error}")
     return turn_end(template, control)
 
 
@@ -97,21 +100,13 @@ def _first(text: str, control: re.Pattern[str]) -> str | None:
     return found[0] if found else None
 
 
-def _render(template: ChatTemplate, turns: Sequence[tuple[str, str]], prompt: bool = False) -> str | None:
+def _render(template: ChatTemplate, turns: Sequence[tuple[str, str]]) -> str | None:
     messages = [{"role": role, "content": content} for role, content in turns]
     try:
-        text = template.render(messages, add_generation_prompt=prompt)
+        text = template.render(messages, add_generation_prompt=False)
     except InferirError:
         return None
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "surrogatepass")  # a plain text, without origins
-
-
-def _reason(template: ChatTemplate) -> str:
-    try:
-        template.render([{"role": "user", "content": _USER}], add_generation_prompt=True)
-    except InferirError as error:
-        return str(error)
-    return ""
 
 
 def _warn(message: str) -> None:

@@ -67,8 +67,6 @@ class TuningRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class TuningFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All records of a file."""
-
     format: int = FORMAT_VERSION
     records: tuple[TuningRecord, ...] = ()
 

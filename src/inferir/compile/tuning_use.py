@@ -36,7 +36,6 @@ class TuningUse:
 
 
 def tuning_key(product: Product, tuning: Tuning, target: Target, threads: int) -> TuningKey:
-    """The key under which the measurement of a product is recorded."""
     return TuningKey(**asdict(product), target=target, threads=threads, generator=tuning.version)
 
 

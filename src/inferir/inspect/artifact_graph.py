@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from inferir.codegen.library import region_digest
 from inferir.ir.graph.graph import Graph, Node
 from inferir.ir.graph.parser import parse_graph
-from inferir.ir.graph.registry import OpDef, opdef
+from inferir.ir.graph.registry import opdef
 
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
 
@@ -66,7 +66,6 @@ class Run:
 
 
 def layer_of(module: str) -> int | None:
-    """The layer number in a module path, None if there is none."""
     found = _LAYER.search(module)
     return int(found[1]) if found else None
 
@@ -80,7 +79,8 @@ def read_sections(text: str, kernels: Mapping[str, tuple[str, ...]]) -> list[Run
     regions = [n for n in graph.nodes if n.op == "kernel.region"]
     sections = []
     for layer, group in itertools.groupby(regions, key=lambda n: layer_of(n.loc.module)):
-        sections.append(Section(layer, _boxes(list(group), kernels)))
+        place = {node: i for i, node in enumerate(group)}
+        sections.append(Section(layer, tuple(_box(node, place, kernels) for node in place)))
     runs: list[list[Section]] = []
     for section in sections:
         if runs and section.layer is not None and runs[-1][0].signature == section.signature:
@@ -88,11 +88,6 @@ def read_sections(text: str, kernels: Mapping[str, tuple[str, ...]]) -> list[Run
         else:
             runs.append([section])
     return [Run(tuple(r)) for r in runs]
-
-
-def _boxes(nodes: list[Node], kernels: Mapping[str, tuple[str, ...]]) -> tuple[RegionBox, ...]:
-    place = {node: i for i, node in enumerate(nodes)}
-    return tuple(_box(node, place, kernels) for node in nodes)
 
 
 def _box(node: Node, place: Mapping[Node, int], kernels: Mapping[str, tuple[str, ...]]) -> RegionBox:
@@ -115,13 +110,7 @@ def _box(node: Node, place: Mapping[Node, int], kernels: Mapping[str, tuple[str,
 
 def _ops(body: Graph) -> tuple[str, ...]:
     """The ops that compute, in order, repeated ones counted."""
-    names = [n.op for n in body.nodes if not _silent(opdef(n.op))]
-    return tuple(f"{op} ×{count}" if count > 1 else op for op, count in _runs(names))
-
-
-def _silent(op: OpDef) -> bool:
-    return op.source or op.view or op.quiet
-
-
-def _runs(names: list[str]) -> list[tuple[str, int]]:
-    return [(name, len(list(group))) for name, group in itertools.groupby(names)]
+    defs = ((n.op, opdef(n.op)) for n in body.nodes)
+    names = [name for name, op in defs if not (op.source or op.view or op.quiet)]
+    counted = ((name, len(list(group))) for name, group in itertools.groupby(names))
+    return tuple(f"{op} ×{count}" if count > 1 else op for op, count in counted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jinja2
 from markupsafe import Markup
@@ -18,13 +17,9 @@ from inferir.inspect.inspect_artifact import (
     summary,
 )
 from inferir.inspect.memory_table import memory_rows
-from inferir.ir.errors import InferirError
 from inferir.ir.system import extras
-from inferir.ir.system.atomic_file import replace_file
 from inferir.ir.system.quantities import size
-
-if TYPE_CHECKING:
-    from inferir.inspect.artifact_graph import Run
+from inferir.ir.system.text_file import write_file
 
 _TEMPLATE = Path(__file__).with_name("artifact_page.html")
 
@@ -45,7 +40,7 @@ def artifact_page(view: ArtifactView) -> str:
         summary=summary(view),
         decisions=decision_rows(view.manifest.model.decisions),
         memory=memory_rows(view.manifest),
-        buckets=[(*row[:-1], size(int(row[-1]))) for row in bucket_rows(view.manifest)],
+        buckets=bucket_rows(view.manifest),
         kernels=[(k, buckets_text(view, k), short_provenance(k.provenance)) for k in view.kernels],
         runs=[] if undrawn else _runs(view),
         undrawn=undrawn,
@@ -56,15 +51,11 @@ def artifact_page(view: ArtifactView) -> str:
 
 def write_page(view: ArtifactView, file: Path) -> None:
     """Write the page to `file` as a whole. Raises `InferirError` naming the file if that fails."""
-    page = artifact_page(view)
-    try:
-        replace_file(file, page.encode("utf-8", "backslashreplace"))
-    except (OSError, ValueError) as error:
-        raise InferirError(f"{file}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    write_file(file, artifact_page(view).encode("utf-8", "backslashreplace"))
 
 
 def _runs(view: ArtifactView) -> list[dict[str, object]]:
-    """What the template needs of the kernel graph, section by section."""
+    """What the template needs of the kernel graph, run by run: its drawing, and the sections that look alike."""
     from inferir.inspect.artifact_graph import read_sections
 
     names: dict[str, list[str]] = {}
@@ -72,17 +63,15 @@ def _runs(view: ArtifactView) -> list[dict[str, object]]:
         if kernel.name not in names.setdefault(kernel.region, []):
             names[kernel.region].append(kernel.name)
     runs = read_sections(view.graph_text("kernels"), {k: tuple(v) for k, v in names.items()})
-    return [_run(run, number) for number, run in enumerate(runs)]
-
-
-def _run(run: Run, number: int) -> dict[str, object]:
-    """What the template needs of a run: its title, its drawing, and the other sections with the same drawing."""
-    regions = run.sections[0].regions
-    name = f"section-{number}"
-    return {
-        "title": run.title,
-        "kernels": len(regions),
-        "svg": Markup(section_svg(regions, name)),
-        "others": [(f"layer {s.layer}", Markup(reuse(regions, name))) for s in run.sections[1:]],
-        "open": True,
-    }
+    return [
+        {
+            "title": run.title,
+            "kernels": len(run.sections[0].regions),
+            "svg": Markup(section_svg(run.sections[0].regions, f"section-{number}")),
+            "others": [
+                (f"layer {s.layer}", Markup(reuse(run.sections[0].regions, f"section-{number}")))
+                for s in run.sections[1:]
+            ],
+        }
+        for number, run in enumerate(runs)
+    ]

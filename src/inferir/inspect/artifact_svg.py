@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -71,30 +72,23 @@ def _edges(regions: Sequence[RegionBox], tops: Sequence[int]) -> str:
                 start = tops[source] + _height(regions[source])
                 paths.append(f"M{middle} {start} V{tops[target] - 2}")
             else:
-                lane = _lane(lanes, source, target)
-                x = _LEFT - 14 - 12 * lane
                 start = tops[source] + _height(regions[source]) - 12
+                x = _side(lanes, source, target)
                 paths.append(f"M{_LEFT} {start} H{x} V{tops[target] + 14} H{_LEFT - 2}")
-        if region.outside:
-            if target == 0:
-                paths.append(f"M{middle} 0 V{tops[0] - 2}")
-            else:
-                lane = _lane(lanes, 0, target)
-                x = _LEFT - 14 - 12 * lane
-                paths.append(f"M{x} 0 V{tops[target] + 14} H{_LEFT - 2}")
+        if region.outside and target == 0:
+            paths.append(f"M{middle} 0 V{tops[0] - 2}")
+        elif region.outside:
+            paths.append(f"M{_side(lanes, 0, target)} 0 V{tops[target] + 14} H{_LEFT - 2}")
     if regions:
         paths.append(f"M{middle} {tops[-1] + _height(regions[-1])} v{_GAP - 2}")
     return "\n".join(f'<path d="{p}" marker-end="url(#arrow)"/>' for p in paths)
 
 
-def _lane(lanes: list[int], source: int, target: int) -> int:
-    """The first lane that is free from `source` to `target`."""
-    for number, last in enumerate(lanes):
-        if last <= source and number < 3:
-            lanes[number] = target
-            return number
-    lanes.append(target)
-    return min(len(lanes) - 1, 3)
+def _side(lanes: list[int], source: int, target: int) -> int:
+    """The x of the first lane beside the boxes that is free from `source` to `target`."""
+    lane = next((i for i, last in enumerate(lanes[:3]) if last <= source), len(lanes))
+    lanes[lane : lane + 1] = [target]
+    return _LEFT - 14 - 12 * min(lane, 3)
 
 
 def any_layer(text: str) -> str:
@@ -110,15 +104,4 @@ def _tail(weight: str) -> str:
 
 def _wrap(text: str) -> list[str]:
     """`text` in lines that fit into a box, broken at spaces where there are any."""
-    lines: list[str] = []
-    line = ""
-    for word in text.split(" "):
-        while len(word) > _CHARS:
-            lines, line = [*lines, *([line] if line else []), word[:_CHARS]], ""
-            word = word[_CHARS:]
-        if line and len(line) + 1 + len(word) > _CHARS:
-            lines.append(line)
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-    return [*lines, line]
+    return textwrap.wrap(text, _CHARS, break_on_hyphens=False) or [""]

@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from inferir.ir.contract.artifact import MANIFEST, read_manifest, verify_files
 from inferir.ir.contract.kv_groups import KVUse, sequence_use
 from inferir.ir.contract.manifest import BucketRecord, Decision, Manifest
 from inferir.ir.errors import ArtifactError
+from inferir.ir.system.quantities import size
 
 GRAPHS = {"captured": "ir/captured.txt", "kernels": "ir/kernels.txt"}
 _REFUSALS = "ir/refusals.txt"
@@ -24,12 +25,12 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 @dataclass(frozen=True)
 class KernelUse:
-    """A kernel with one tile: `buckets` have it so, and a step calls it `calls` times. `provenance`: module paths."""
+    """A kernel with one tile: `buckets` have it so, and call it `calls_per_step` times. `provenance`: module paths."""
 
     name: str
     region: str
     anchor: str
-    calls: int
+    calls_per_step: int
     tile: dict[str, int]
     buckets: tuple[str, ...]
     provenance: tuple[str, ...]
@@ -49,8 +50,7 @@ class ArtifactView:
 
     @property
     def nbytes(self) -> int:
-        """Size of the whole artifact."""
-        return sum(f.bytes for f in self.manifest.files.values()) + (self.path / MANIFEST).stat().st_size
+        return artifact_bytes(self.path, self.manifest)
 
     def graph_text(self, which: str) -> str:
         """IR text of the graph `which`, a key of `GRAPHS`. Raises `ArtifactError` if it is missing or damaged."""
@@ -73,25 +73,21 @@ def view_artifact(path: str | os.PathLike[str]) -> ArtifactView:
     return ArtifactView(Path(path), manifest, tuple(_kernel_uses(manifest.buckets)))
 
 
+def artifact_bytes(path: Path, manifest: Manifest) -> int:
+    """Size of the whole artifact at `path`."""
+    return sum(f.bytes for f in manifest.files.values()) + (path / MANIFEST).stat().st_size
+
+
 def _kernel_uses(buckets: Iterable[BucketRecord]) -> list[KernelUse]:
     """Kernels in dispatch order; buckets in which a kernel has the same tile share a record."""
-    found: dict[tuple[Any, ...], list[str]] = {}
-    records: dict[tuple[Any, ...], Any] = {}
+    uses: dict[tuple[Any, ...], KernelUse] = {}
     for bucket in buckets:
         calls = Counter(call.kernel for call in bucket.program)
-        for kernel in bucket.kernels:
-            key = (kernel.id, kernel.name, kernel.region, calls[kernel.id], tuple(kernel.tile.items()))
-            found.setdefault(key, []).append(bucket.name)
-            records[key] = kernel
-    uses = []
-    for key in sorted(found, key=lambda k: k[0]):
-        kernel = records[key]
-        uses.append(
-            KernelUse(
-                kernel.name, kernel.region, kernel.anchor, key[3], kernel.tile, tuple(found[key]), kernel.provenance
-            )
-        )
-    return uses
+        for k in bucket.kernels:
+            key = (k.id, k.name, k.region, calls[k.id], tuple(k.tile.items()))
+            names = (*uses[key].buckets, bucket.name) if key in uses else (bucket.name,)
+            uses[key] = KernelUse(k.name, k.region, k.anchor, calls[k.id], k.tile, names, k.provenance)
+    return [uses[key] for key in sorted(uses, key=lambda k: k[0])]
 
 
 def buckets_text(view: ArtifactView, kernel: KernelUse) -> str:
@@ -156,13 +152,13 @@ def _use_text(use: KVUse) -> str:
 
 
 def bucket_rows(manifest: Manifest) -> list[tuple[str, str, str, str, str, str]]:
-    """Rows (bucket, tokens, sequences, kernels, calls per step, library size in bytes as text)."""
+    """Rows (bucket, tokens, sequences, kernels, calls per step, size of the library)."""
     rows = []
     for b in manifest.buckets:
         tokens = str(b.lo) if b.hi == b.lo + 1 else f"{b.lo}-{b.hi - 1}"
         steps = "decode only" if b.decode else "any"
         rows.append(
-            (b.name, tokens, steps, str(len(b.kernels)), str(len(b.program)), str(manifest.files[b.library].bytes))
+            (b.name, tokens, steps, str(len(b.kernels)), str(len(b.program)), size(manifest.files[b.library].bytes))
         )
     return rows
 
@@ -196,18 +192,7 @@ def as_json(view: ArtifactView) -> dict[str, Any]:
             }
             for b in m.buckets
         ],
-        "kernels": [
-            {
-                "name": k.name,
-                "region": k.region,
-                "anchor": k.anchor,
-                "calls_per_step": k.calls,
-                "tile": k.tile,
-                "buckets": list(k.buckets),
-                "provenance": list(k.provenance),
-            }
-            for k in view.kernels
-        ],
+        "kernels": [asdict(k) for k in view.kernels],
         "weights": {
             n: {"dtype": t.dtype.value, "shape": list(t.shape), "bytes": t.nbytes} for n, t in m.weights.items()
         },

@@ -6,13 +6,12 @@ import ctypes
 import math
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from inferir.codegen.tunables import Product, Race
 from inferir.ir.contract import abi
@@ -55,8 +54,8 @@ class KernelHost:
         self._pool = WorkerPool(self._library, threads=threads, scratch_bytes=race.scratch_bytes)
         self._step = function(self._library, "inferir_step")
         self._counts = allocate(abi.COUNT_WORDS * 4, "counts").view(np.int32)
-        self._tables = _tables(race, weights, self._rows[-1])
-        self._copies = len(self._tables.arrays[0]) // self._words
+        self._tables, self._memory = _tables(race, weights, self._rows[-1])
+        self._copies = len(self._tables[0]) // self._words
         self._next = 0
         self._runs = {rows: self._runs_for(rows) for rows in self._rows}
 
@@ -79,21 +78,13 @@ class KernelHost:
         """Seconds per run, of `runs` runs on the weights that were not used for the longest time."""
         if self._next + runs > self._copies:
             self._next = 0
-        at = address(self._tables.arrays[kernel]) + self._next * self._words * 8
+        at = address(self._tables[kernel]) + self._next * self._words * 8
         self._next += runs
         counts = StepCounts(tokens=rows, seqs=rows, rows=rows, items=rows)
         self._counts[: len(counts)] = counts
         start = time.perf_counter()
         self._step(at, runs, self._words, self._pool.control, address(self._counts))
         return (time.perf_counter() - start) / runs
-
-
-@dataclass(frozen=True)
-class _Tables:
-    """A table of operations per kernel, a row per copy of the weights, and the memory that the rows point to."""
-
-    arrays: Sequence[np.ndarray]
-    memory: Sequence[Bytes]
 
 
 def load_library(library: bytes) -> ctypes.CDLL:
@@ -112,7 +103,6 @@ def row_counts(product: Product) -> list[int]:
 
 
 def weight_bytes(race: Race) -> int:
-    """Bytes of the packed weight."""
     return _weight(race).type.nbytes({})
 
 
@@ -123,7 +113,8 @@ def _weight(race: Race) -> Value:
     return product.operands[1]
 
 
-def _tables(race: Race, weights: Weights, rows: int) -> _Tables:
+def _tables(race: Race, weights: Weights, rows: int) -> tuple[list[npt.NDArray[np.int64]], list[Bytes]]:
+    """A table of operations per kernel, a row per copy of the weights, and the memory that the rows point to."""
     body: Graph = race.region.attrs["body"]
     sizes = {"T": rows, "R": rows}
     values = [*body.inputs, *body.outputs]
@@ -143,7 +134,7 @@ def _tables(race: Race, weights: Weights, rows: int) -> _Tables:
         table[:] = fixed.reshape(-1)
         table[:: race.row_words] = kernel
         tables.append(table)
-    return _Tables(tables, [*memory, weights.memory])
+    return tables, [*memory, weights.memory]
 
 
 def _filled(nbytes: int, what: str, word: int = _ONES) -> Bytes:

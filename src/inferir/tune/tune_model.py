@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from inferir.codegen.backends import backend_for
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
 from inferir.codegen.library import distinct
 from inferir.codegen.tunables import Product, Race, Tuning, build_races, tuning_of
-from inferir.compile.compile_types import CompileOptions, CompileReport, DebugOptions, Progress
+from inferir.compile.compile_types import CompileOptions, DebugOptions, Progress, one_step
 from inferir.compile.compiler import capture, contexts_of, lower, resolve
 from inferir.compile.tuning_records import TuningKey, TuningRecord, read_records, write_records
 from inferir.compile.tuning_use import all_products, tuning_key
@@ -31,13 +31,10 @@ from inferir.runtime.machine import thread_count
 from inferir.tune.kernel_host import KernelHost, Weights, weight_bytes
 from inferir.tune.race import LEAST_ROUNDS, RaceResult, decide
 
-Judge = Callable[[Race, bytes], RaceResult]
-"""Races the kernels of a library; tests give one that needs no clock."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOptions:
-    """How to measure.
+    """How to measure. Raises `InferirError` naming an option that makes no sense.
 
     rounds: measurements per tile and race; minutes: no product is begun after so long (None: all are done); again:
     measure what is recorded already; threads: compute threads (None: one per usable processor); jobs: build processes.
@@ -48,6 +45,12 @@ class TuneOptions:
     again: bool = False
     threads: int | None = None
     jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rounds < LEAST_ROUNDS:
+            raise InferirError(f"rounds is {self.rounds}; fewer than {LEAST_ROUNDS} show no spread")
+        if self.minutes is not None and not 0 < self.minutes < 1e6:
+            raise InferirError(f"minutes is {self.minutes}; give a positive number")
 
 
 @dataclass
@@ -65,7 +68,6 @@ class TuneReport:
 
     @property
     def records(self) -> list[TuningRecord]:
-        """The records of this model."""
         return sorted((*self.known, *self.measured), key=lambda r: (r.key.most, r.key.lo, r.key.k, r.key.n))
 
 
@@ -85,7 +87,6 @@ def tune_model(
     *,
     cache: CompileCache | None = None,
     progress: Progress | None = None,
-    judge: Judge | None = None,
 ) -> TuneReport:
     """Measure tiles for the matrix products of the model `spec` compiled with `options`, and record them in `out`.
 
@@ -93,7 +94,6 @@ def tune_model(
     """
     options, how = options or CompileOptions(), how or TuneOptions()
     start = time.monotonic()
-    check(how)
     path = Path(out)
     records = _stored(path)
     target = Target.named(options.target)
@@ -110,18 +110,10 @@ def tune_model(
     report.known = [records[j.key] for j in jobs if not how.again and j.key in records]
     write_records(path, records.values())  # a place that cannot be written to is found before anything is measured
     runner = _Runner(report, records, backend, how, cache, say)
-    runner.run(todo, None if how.minutes is None else start + 60 * how.minutes, judge)
+    runner.run(todo, None if how.minutes is None else start + 60 * how.minutes)
     report.left = len(todo) - len(report.measured)
     report.seconds = time.monotonic() - start
     return report
-
-
-def check(how: TuneOptions) -> None:
-    """Raise `InferirError` naming an option that makes no sense."""
-    if how.rounds < LEAST_ROUNDS:
-        raise InferirError(f"rounds is {how.rounds}; fewer than {LEAST_ROUNDS} show no spread")
-    if how.minutes is not None and not 0 < how.minutes < 1e6:
-        raise InferirError(f"minutes is {how.minutes}; give a positive number")
 
 
 def _stored(path: Path) -> dict[TuningKey, TuningRecord]:
@@ -136,13 +128,11 @@ def _jobs(
 ) -> list[_Job]:
     """The products of the model that have more than one candidate, small row counts first."""
     source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)
-    say("trace", 0, 1)
-    captured = capture(source, options, cache, CompileReport(source.path))
-    say("trace", 1, 1)
+    with one_step("trace", say):
+        captured = capture(source, options, cache)
     options = resolve(options, captured.facts)
-    say("passes", 0, 1)
-    result = lower(captured, options, report.target, DebugOptions())
-    say("passes", 1, 1)
+    with one_step("passes", say):
+        result = lower(captured, options, report.target, DebugOptions())
     report.model = captured.facts.name
     regions = distinct(op.region for op in result.plan.ops).values()
     found = all_products(tuning, regions, contexts_of(options, report.target))
@@ -153,66 +143,64 @@ def _jobs(
     ]
 
 
+@dataclass
 class _Runner:
     """Builds candidates batch by batch, as many side by side as there are processes, and races them one by one."""
 
-    def __init__(
-        self,
-        report: TuneReport,
-        records: dict[TuningKey, TuningRecord],
-        backend: Backend,
-        how: TuneOptions,
-        cache: CompileCache,
-        say: Progress,
-    ) -> None:
-        self._report, self._records, self._backend = report, records, backend
-        self._how, self._cache, self._say = how, cache, say
-        self._processes = how.jobs or len(os.sched_getaffinity(0))
-        self._weights: Weights | None = None
-        self._tuning = tuning_of(backend)
+    report: TuneReport
+    records: dict[TuningKey, TuningRecord]
+    backend: Backend
+    how: TuneOptions
+    cache: CompileCache
+    say: Progress
+    weights: Weights | None = None
 
-    def run(self, todo: Sequence[_Job], end: float | None, judge: Judge | None) -> None:
+    def __post_init__(self) -> None:
+        self.tuning = tuning_of(self.backend)
+        self.processes = self.how.jobs or len(os.sched_getaffinity(0))
+
+    def run(self, todo: Sequence[_Job], end: float | None) -> None:
         """Work through `todo` until `end` on the monotonic clock. Builds and measurements never run side by side."""
         built = 0
-        for at in range(0, len(todo), self._processes):
-            batch = todo[at : at + self._processes]
+        for at in range(0, len(todo), self.processes):
+            batch = todo[at : at + self.processes]
             if _over(end):
                 return
-            self._say("build", built, len(todo))
-            races = [self._tuning.race(job.product, job.region, job.context) for job in batch]
-            libraries = build_races(self._backend, races, self._report.target, self._cache, self._processes)
+            self.say("build", built, len(todo))
+            races = [self.tuning.race(job.product, job.region, job.context) for job in batch]
+            libraries = build_races(self.backend, races, self.report.target, self.cache, self.processes)
             built += len(batch)
-            self._say("build", built, len(todo))
+            self.say("build", built, len(todo))
             for job, race, library in zip(batch, races, libraries, strict=True):
                 if _over(end):
                     return
-                self._say("measure", len(self._report.measured), len(todo))
-                self._keep(job, race, (judge or self._judge)(race, library))
-                self._say("measure", len(self._report.measured), len(todo))
+                self.say("measure", len(self.report.measured), len(todo))
+                self._keep(job, race, self.measure(race, library))
+                self.say("measure", len(self.report.measured), len(todo))
 
-    def _judge(self, race: Race, library: bytes) -> RaceResult:
+    def measure(self, race: Race, library: bytes) -> RaceResult:
         nbytes = Weights.size(weight_bytes(race))
-        if self._weights is None or len(self._weights.memory) < nbytes:
-            self._weights = None  # give the smaller memory back first
-            self._weights = Weights(nbytes)
-        with KernelHost(race, library, self._weights, self._report.threads) as host:
-            return decide(len(race.choices), self._how.rounds, host.measure)
+        if self.weights is None or len(self.weights.memory) < nbytes:
+            self.weights = None  # give the smaller memory back first
+            self.weights = Weights(nbytes)
+        with KernelHost(race, library, self.weights, self.report.threads) as host:
+            return decide(len(race.choices), self.how.rounds, host.measure)
 
     def _keep(self, job: _Job, race: Race, result: RaceResult) -> None:
         """Record a result, in the file as well."""
         record = TuningRecord(
             key=job.key,
-            default=self._tuning.record(race.choices[0]),
-            tile=self._tuning.record(race.choices[result.winner]) if result.winner else None,
+            default=self.tuning.record(race.choices[0]),
+            tile=self.tuning.record(race.choices[result.winner]) if result.winner else None,
             default_seconds=result.default.median,
             seconds=(result.best if result.winner else result.default).median,
             spread=max(result.default.spread, result.best.spread),
             candidates=len(race.choices),
-            rounds=self._how.rounds,
+            rounds=self.how.rounds,
         )
-        self._records[job.key] = record
-        write_records(self._report.path, self._records.values())
-        self._report.measured.append(record)
+        self.records[job.key] = record
+        write_records(self.report.path, self.records.values())
+        self.report.measured.append(record)
 
 
 def _over(end: float | None) -> bool:

@@ -120,8 +120,7 @@ def measure(seen: Observed, reference: list[Rows], own: list[Rows] | None) -> Me
         for number, (sequence, position) in enumerate(where):
             other = seen.changed.get((bucket, kind, sequence, position))
             if other is not None:
-                d = distances(reference[sequence][position : position + 1], other[None])
-                values[:, number] = (d.max_abs[0], d.mean_abs[0], d.kl[0], float(d.top1[0]))
+                values[:, number] = np.ravel(distances(reference[sequence][position : position + 1], other[None]))
         eager_kl = None if eager is None else float(np.mean([eager[s][i] for s, i in where]))
         means = values.mean(axis=1)
         largest = float(values[0].max())
@@ -132,8 +131,7 @@ def measure(seen: Observed, reference: list[Rows], own: list[Rows] | None) -> Me
 
 def _gather(found: list[Distances], where: list[tuple[int, int]]) -> npt.NDArray[np.float64]:
     """[4, positions]: max_abs, mean_abs, kl, top1."""
-    fields = ("max_abs", "mean_abs", "kl", "top1")
-    return np.array([[float(getattr(found[s], f)[i]) for s, i in where] for f in fields])
+    return np.array([[float(values[i]) for values in found[s]] for s, i in where]).T
 
 
 def beyond(seen: Observed, reference: list[Rows], bound: float) -> list[Far]:

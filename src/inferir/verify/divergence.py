@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,7 @@ Rows = npt.NDArray[np.float32]
 _AT_ONCE = 1 << 22  # elements that are held in double precision at a time
 
 
-@dataclass(frozen=True)
-class Distances:
+class Distances(NamedTuple):
     """Per row: largest and mean absolute difference of the logits, KL divergence in nats of the distribution from the
     reference's, and whether both have the same largest logit."""
 
@@ -26,11 +25,8 @@ class Distances:
 def distances(reference: Rows, found: Rows) -> Distances:
     """Distances of `found` [n, V] from `reference` [n, V]. A row that is not finite is infinitely far away."""
     step = max(1, _AT_ONCE // max(1, reference.shape[1]))
-    parts = [_distances(reference[i : i + step], found[i : i + step]) for i in range(0, len(reference), step)]
-    if not parts:
-        empty = np.zeros(0)
-        return Distances(empty, empty, empty, np.zeros(0, np.bool_))
-    return Distances(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("max_abs", "mean_abs", "kl", "top1")))
+    parts = [_distances(reference[i : i + step], found[i : i + step]) for i in range(0, max(1, len(reference)), step)]
+    return Distances(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _distances(reference: Rows, found: Rows) -> Distances:

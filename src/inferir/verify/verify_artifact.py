@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 @dataclass
 class VerifyReport:
-    """The outcome of a verification."""
-
     artifact: Path
     model: str
     dtype: DType

@@ -19,15 +19,14 @@ def test_made_once_and_then_read(tmp_path: Path) -> None:
 
     cache = CompileCache(tmp_path / "cache")
     key = frontend_key(model="m", trace_check=True)
-    first, reason = through_cache(cache, "graph", key, make)
-    assert "no graph entry is stored" in reason
-    second, hit = through_cache(cache, "graph", key, make)
-    assert hit == ""
+    first = through_cache(cache, "graph", key, make)
+    second = through_cache(cache, "graph", key, make)
+    assert (cache.hits, cache.misses) == (1, 1)
     assert dict(first) == dict(second) == {"graph.ir": b"graph", "facts.json": b"{}"}
     assert len(made) == 1
     assert not made[0].exists()
-    _, other = through_cache(cache, "graph", frontend_key(model="n", trace_check=True), make)
-    assert "model" in other
+    through_cache(cache, "graph", frontend_key(model="n", trace_check=True), make)
+    assert len(made) == 2
 
 
 def test_nothing_is_made_for_a_cache_that_cannot_keep_it(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from inferir.codegen.cache.compile_cache import CompileCache
 from inferir.codegen.weights import packing
+from inferir.ir.contract import artifact
 from inferir.ir.contract.manifest import ALIGNMENT
 from inferir.ir.errors import ArtifactError
 from inferir.ir.formats.int8_rows import FORMAT as INT8_ROWS
@@ -119,6 +120,23 @@ def test_a_finished_file_is_shared_with_the_cache(tmp_path: Path) -> None:
     assert again.samefile(first)
     with pytest.raises(AssertionError, match="loaded again"):
         packing.write_weights(other, TYPES, {"twice": twice()}, never, store(tmp_path / "cache", "another checkpoint"))
+
+
+def test_what_the_cache_hashed_need_not_be_hashed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record of a file is that of its content, made with the file or taken from the cache."""
+    paths = [tmp_path / name / "w.safetensors" for name in ("made", "taken", "alone")]
+    for path in paths:
+        path.parent.mkdir()
+    stores = [store(tmp_path / "cache"), store(tmp_path / "cache"), store()]
+    made, taken, alone = (
+        packing.write_weights(path, TYPES, {"twice": twice()}, TENSORS.__getitem__, kept)
+        for path, kept in zip(paths, stores, strict=True)
+    )
+    assert made == taken == artifact.file_record(paths[0])
+    assert alone is None
+    assert made is not None
+    monkeypatch.setattr(artifact, "file_record", lambda path: pytest.fail(f"{path} is hashed again"))
+    assert artifact.file_records(paths[0].parent, {"w.safetensors": made}) == {"w.safetensors": made}
 
 
 def test_tables_of_the_configuration_have_a_file_of_their_own() -> None:
