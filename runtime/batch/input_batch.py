@@ -8,7 +8,7 @@ rows up to the last one in use.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -81,7 +81,7 @@ class InputBatch:
         self._tokens = np.zeros((max_seqs, max_model_len), np.int32)
         items = {g.items: (self._inputs[g.items], g.spec.reads) for g in groups if g.items is not None}
         self._items = AttentionItems(list(items.values()), executor.splitting)
-        self._sampling = SamplingRows(executor.inputs, max_seqs)
+        self.sampling = SamplingRows(executor.inputs, max_seqs)
         self._prompt = np.zeros(max_seqs, np.int32)  # lengths of prompts
         self._argmax = np.zeros(max_seqs, np.bool_)  # rows that go without logits
         self._last: _Decode | None = None
@@ -96,7 +96,7 @@ class InputBatch:
                     self._tables.update(request)
                     break
         requests = [s.request for s in scheduled]
-        if self._last is not None and self._last.requests == requests and self._sampling.plain:
+        if self._last is not None and self._last.requests == requests and self.sampling.plain:
             return self._advance(self._last)
         row = np.array([r.row for r in requests], np.int64)
         count = np.array([s.tokens for s in scheduled], np.int64)
@@ -155,19 +155,15 @@ class InputBatch:
             if request.num_tokens < self._tokens.shape[1]:
                 self._tokens[request.row, request.num_tokens] = token
             request.outputs.append(token)
-            self._sampling.append(request.row, token)
+            self.sampling.append(request.row, token)
         if len(tokens) > 1:
             self._last = None  # all but the last have no keys and values yet
-
-    def constrain(self, index: int, fill: Callable[[Array], object]) -> None:
-        """Let `fill` write which tokens logit row `index` of the prepared step may draw; see `SamplingRows`."""
-        self._sampling.constrain(index, fill)
 
     def release(self, request: Request) -> None:
         """Give back the row of a request that no longer runs."""
         if request.row >= 0:
             self._last = None
-            self._sampling.release(request.row)
+            self.sampling.release(request.row)
             self._used_rows.remove(request.row)
             heapq.heappush(self._free_rows, request.row)
             request.row = -1
@@ -179,7 +175,7 @@ class InputBatch:
         self._tokens[row, :prompt] = request.prompt
         self._tokens[row, prompt : request.num_tokens] = request.outputs
         self._argmax[row] = request.token_only and "argmax_rows" in self._inputs
-        self._sampling.bind(request)
+        self.sampling.bind(request)
         self._tables.bind(request)
 
     def _fill_tokens(self, row: Array, count: Array, start: Array, offset: Array, total: int) -> None:
@@ -202,5 +198,5 @@ class InputBatch:
             sampled = [sampled[i] for i in order.tolist()]
             self._inputs["argmax_rows"][:without] = token[total:]
         self._inputs["rows"][:total] = token[:total]
-        self._sampling.fill(row[:total], sampled[:total])
+        self.sampling.fill(row[:total], sampled[:total])
         return sampled, without

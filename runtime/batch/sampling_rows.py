@@ -13,9 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from inferir.ir.contract.step_inputs import SAMPLE_INPUTS, Writer
+from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.graph.dtypes import DType
-from inferir.runtime.requests.request import Request
+from inferir.runtime.executor.base import StepOutputs
+from inferir.runtime.requests.request import Request, Scheduled
 from inferir.runtime.sampling.logit_rules import RowEdits
+from inferir.runtime.sampling.token_logprobs import token_logprobs
 
 Array = npt.NDArray[Any]
 _ROWS = tuple(i for i in SAMPLE_INPUTS if i.dims[0] == "R")
@@ -103,3 +106,35 @@ class SamplingRows:
         bits[: len(allowed)] = allowed
         bits[len(allowed) :] = 0
         self._inputs["masked"][index] = 1
+
+
+class PromptScores:
+    """Extra logit rows of a step, for log-probabilities of prompt tokens: behind those of the sampled tokens. What is
+    drawn in them is not used.
+    """
+
+    def __init__(self) -> None:
+        self._scores: list[tuple[Request, int, int]] = []  # a request, the position of a token, the row that scores it
+
+    def prepare(self, scheduled: Sequence[Scheduled], counts: StepCounts, inputs: Mapping[str, Array]) -> StepCounts:
+        """Ask for the rows that `scheduled` wants beyond the sampled ones; the counts with them."""
+        self._scores.clear()
+        if all(s.request.prompt_logprobs is None for s in scheduled):
+            return counts
+        offset, row = 0, counts.rows
+        for s in scheduled:
+            for position in s.request.unscored(s.tokens):
+                inputs["rows"][row] = offset + position - s.request.computed
+                self._scores.append((s.request, position + 1, row))
+                row += 1
+            offset += s.tokens
+        leave_rows(inputs, counts.rows, row)
+        return counts._replace(rows=row)
+
+    def take(self, outputs: StepOutputs) -> None:
+        """Append what the step's rows say to the requests."""
+        for request, position, row in self._scores:
+            if request.prompt_logprobs is not None:
+                top = request.params.prompt_logprobs or 0
+                scored = token_logprobs(outputs.row_logits(row)[0], request.prompt[position], top)
+                request.prompt_logprobs.append(scored)

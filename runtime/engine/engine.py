@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from inferir.ir.errors import RequestError
 from inferir.runtime.batch.input_batch import InputBatch, PreparedStep
-from inferir.runtime.batch.prompt_scores import PromptScores
+from inferir.runtime.batch.sampling_rows import PromptScores
 from inferir.runtime.engine.delivery import Delivery, blame_grammar
 from inferir.runtime.engine.engine_options import ModelLimits
 from inferir.runtime.engine.request_maker import RequestMaker
@@ -166,7 +166,7 @@ class Engine:
         for row, request in enumerate(step.sampled):
             if request.matcher is not None:
                 try:
-                    self.batch.constrain(row, request.matcher.fill)
+                    self.batch.sampling.constrain(row, request.matcher.fill)
                 except Exception as error:  # it ends this request, once the step has run for the others
                     blame_grammar(request, error)
 

@@ -16,19 +16,24 @@ if TYPE_CHECKING:
 Taker = Callable[[Update], object]
 
 
-class EngineGrammars:
-    """Compiles grammars for an engine's vocabulary, in threads of their own; nothing is loaded before the first."""
+class EngineLoop:
+    """Drives an engine and compiles its grammars. One thread at a time may call it.
+
+    A step's updates are handed out before the next step begins, since a CPU that computes has no core to spare for
+    that; nobody waits for an answer that is there.
+    """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._compiler: GrammarCompiler | None = None
+        self.engine = engine
+        self._compiler: GrammarCompiler | None = None  # nothing of it is loaded before the first grammar
+        self._takers: dict[str, Taker] = {}
 
     def compile(self, spec: StructuredSpec) -> Future[Grammar]:
-        """Start to compile a grammar; the future raises `RequestError` if that cannot be done.
+        """Start to compile a grammar, in a thread of its own; the future raises `RequestError` if that cannot be done.
 
         Raises `RequestError` naming the field if the engine cannot follow grammars, `QueueFullError` if too many wait.
         """
-        engine = self._engine
+        engine = self.engine
         if "bitmask" not in engine.executor.inputs:
             raise RequestError("the artifact was compiled without structured output; compile it again", spec.source)
         if engine.tokenizer is None:
@@ -39,25 +44,6 @@ class EngineGrammars:
             limits = engine.limits
             self._compiler = GrammarCompiler.of(engine.tokenizer, limits.vocab_size, limits.eos_token_ids)
         return self._compiler.compile_async(spec)
-
-    def close(self) -> None:
-        """End the threads."""
-        if self._compiler is not None:
-            self._compiler.close()
-            self._compiler = None
-
-
-class EngineLoop:
-    """Drives an engine and compiles its grammars. One thread at a time may call it.
-
-    A step's updates are handed out before the next step begins, since a CPU that computes has no core to spare for
-    that; nobody waits for an answer that is there.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.grammars = EngineGrammars(engine)
-        self._takers: dict[str, Taker] = {}
 
     def add(self, requests: Mapping[Request, Taker]) -> None:
         """Queue requests, or none of them; each one's taker gets its updates. Raises what `Engine.queue` does."""
@@ -79,5 +65,7 @@ class EngineLoop:
     def close(self) -> None:
         """Stop the engine; unfinished requests end with "abort"."""
         self._takers.clear()
-        self.grammars.close()
+        if self._compiler is not None:
+            self._compiler.close()
+            self._compiler = None
         self.engine.close()

@@ -19,7 +19,7 @@ from inferir.runtime.requests.request import Request
 from inferir.runtime.sampling.logit_rules import compile_rules
 from inferir.runtime.sampling.sampling_params import SamplingParams, seed_i32
 from inferir.runtime.text.detokenizer import Detokenizer, make_detokenizer
-from inferir.runtime.text.text_check import check_text
+from inferir.runtime.text.request_values import check_text
 from inferir.runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

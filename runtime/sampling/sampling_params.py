@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from inferir.ir.errors import RequestError
-from inferir.runtime.sampling.integers import integral, integrals
-from inferir.runtime.text.text_check import check_text
+from inferir.runtime.text.request_values import check_text, integral, integrals
 
 if TYPE_CHECKING:
     from inferir.runtime.structured.spec import StructuredSpec

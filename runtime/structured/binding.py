@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
-import threading
+import re
 from collections.abc import Mapping
 from functools import cache
 from types import ModuleType
@@ -23,7 +23,6 @@ VERSIONS = ((1, 9), (2,))  # from the first, below the second
 # The core forces tokens where only one text can follow, which takes a tokenizer; we mask every token that fits instead.
 _HEAD = '%llguidance {"no_forcing": true}\n'
 _MARKER = b"\xff"  # the core takes a token that begins so for a special one; no UTF-8 text has this byte
-_LOCK = threading.Lock()
 
 
 class Core:
@@ -81,14 +80,9 @@ def installed_version() -> str | None:
         return None
 
 
+@cache
 def load() -> Core:
     """The compiled core. Raises `EngineError` if it is missing or of a version this adapter does not know."""
-    with _LOCK:
-        return _load()
-
-
-@cache
-def _load() -> Core:
     version = installed_version()
     if version is None:
         raise EngineError(f"structured output needs the package {PACKAGE}; install {PACKAGE} {_range()}")
@@ -102,13 +96,9 @@ def _load() -> Core:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    numbers = []
-    for part in version.split(".")[:3]:
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        numbers.append(int(digits))
-    return tuple(numbers)
+    """The numbers that a version begins with."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def _range() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -139,12 +140,8 @@ class Exclusion:
 
 def _all_differ(lists: Iterable[list[Any]]) -> bool:
     """Whether no value is in two lists."""
-    seen: set[Any] = set()
-    for values in map(set, lists):
-        if not seen.isdisjoint(values):
-            return False
-        seen |= values
-    return True
+    found = [set(values) for values in lists]
+    return len(set().union(*found)) == sum(map(len, found))
 
 
 def _required(facets: list[Any]) -> set[str]:
@@ -186,12 +183,11 @@ def _lacks(schema: dict[str, Any], value: Any) -> bool:
 
 
 def _ranges_apart(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    for x, y in ((a, b), (b, a)):
-        for top, open_top in (("maximum", False), ("exclusiveMaximum", True)):
-            for bottom, open_bottom in (("minimum", False), ("exclusiveMinimum", True)):
-                if top in x and bottom in y:
-                    if x[top] < y[bottom] or (x[top] == y[bottom] and (open_top or open_bottom)):
-                        return True
+    tops, bottoms = ("maximum", "exclusiveMaximum"), ("minimum", "exclusiveMinimum")
+    for (x, y), top, bottom in itertools.product(((a, b), (b, a)), tops, bottoms):
+        if top in x and bottom in y:
+            if x[top] < y[bottom] or (x[top] == y[bottom] and (top, bottom) != (tops[0], bottoms[0])):
+                return True
     return False
 
 

@@ -9,6 +9,7 @@ breaks are blanks, and `#` starts a comment. In texts and sets, `\\n`, `\\r`, `\
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MAX_NESTING = 100
@@ -89,7 +90,7 @@ def parse(text: str) -> dict[str, Node]:
     rules = _Parser(text).rules()
     if "root" not in rules:
         raise GbnfError("there is no rule root")
-    if "root" not in _endable(rules):
+    if "root" not in least(rules, lambda name, found: _ends(rules[name], found)):
         raise GbnfError("it allows no text: its recursion never ends")
     return rules
 
@@ -117,23 +118,18 @@ def names(node: Node) -> set[str]:
     return found
 
 
-def users(rules: dict[str, Node]) -> dict[str, list[str]]:
-    """For each rule, those that refer to it."""
-    found: dict[str, list[str]] = {name: [] for name in rules}
+def least(rules: dict[str, Node], holds: Callable[[str, set[str]], bool]) -> set[str]:
+    """The least set of rules with every rule that `holds`, given the set, and that goes on to do so as it grows."""
+    users: dict[str, list[str]] = {name: [] for name in rules}
     for name, node in rules.items():
         for used in names(node):
-            found[used].append(name)
-    return found
-
-
-def _endable(rules: dict[str, Node]) -> set[str]:
-    """Rules whose recursion can end."""
-    used_by, found, left = users(rules), set[str](), list(rules)
+            users[used].append(name)
+    found, left = set[str](), list(rules)
     while left:
         name = left.pop()
-        if name not in found and _ends(rules[name], found):
+        if name not in found and holds(name, found):
             found.add(name)
-            left += used_by[name]
+            left += users[name]
     return found
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from inferir.runtime.structured.gbnf import Alt, Chars, Node, Ref, Repeat, Seq, Text, children, names, users
+from inferir.runtime.structured.gbnf import Alt, Chars, Node, Ref, Repeat, Seq, Text, children, least, names
 
 MAX_WORK = 200_000
 """Pairs of positions that are compared at most; beyond, recursive rules are read character by character."""
@@ -42,7 +42,8 @@ def to_lark(rules: dict[str, Node]) -> str:
 class _Converter:
     def __init__(self, rules: dict[str, Node]) -> None:
         self._rules = rules
-        self._regular = _regular_rules(rules)
+        used = {name: names(node) for name, node in rules.items()}
+        self._regular = least(rules, lambda name, found: used[name] <= found)  # rules that lead to no recursion
         self._split: set[Node] = set()
         self._single = False
         self._work = 0
@@ -297,21 +298,6 @@ def _leaves(node: Any) -> Iterator[Term | Ref]:
     else:
         for child in children(node):
             yield from _leaves(child)
-
-
-def _regular_rules(rules: dict[str, Node]) -> set[str]:
-    """Names of rules that lead to no recursion."""
-    used_by, regular = users(rules), set[str]()
-    missing = {name: len(names(node)) for name, node in rules.items()}
-    left = [name for name, count in missing.items() if not count]
-    while left:
-        name = left.pop()
-        regular.add(name)
-        for user in used_by[name]:
-            missing[user] -= 1
-            if not missing[user]:
-                left.append(user)
-    return regular
 
 
 class _Writer:

@@ -36,26 +36,25 @@ def core_schema(schema: Any) -> dict[str, Any]:
     `anyOf`.
     """
     form = _Form(schema)
-    made = form.root()
     options: dict[str, Any] = {"whitespace_pattern": f"[ \\t\\n\\r]{{1,{MAX_WHITESPACE}}}"}
     if form.open_names:
         # The core keeps listed names from coming again as other keys, but not in other spellings.
         options["json_allowed_escapes"] = 'nrbtf\\"'
-    return {**made, "x-guidance": options}
+    return {**form.schema, "x-guidance": options}
 
 
 def unwritable(schema: Any) -> str | None:
     """A listed value or name that `core_schema` cannot express in a text; None if there is none."""
     form = _Form(schema)
-    form.root()
     return next((t for t in form.literals if not _plain(t)), None) if form.open_names else None
 
 
 class _Form:
-    """open_names: whether some object names keys and allows others. literals: strings that texts hold as they are."""
+    """schema: the form. open_names: whether some object names keys and allows others. literals: strings that texts hold
+    as they are.
+    """
 
     def __init__(self, root: Any) -> None:
-        self._root = root
         self._resolver = Resolver(root)
         self._names: dict[str, str] = {}
         self._definitions: dict[str, Any] = {}
@@ -63,14 +62,13 @@ class _Form:
         self.open_names = False
         self.literals: list[str] = []
 
-    def root(self) -> dict[str, Any]:
-        made = self._node(self._root, 0)
+        made = self._node(root, 0)
         while self._left:
             name, target = self._left.pop()
             self._definitions[name] = self._node(target, 0)
         if not isinstance(made, dict):
             made = {}  # true
-        return {**made, "$defs": self._definitions} if self._definitions else made
+        self.schema = {**made, "$defs": self._definitions} if self._definitions else made
 
     def _node(self, schema: Any, level: int) -> Any:
         if not isinstance(schema, dict):

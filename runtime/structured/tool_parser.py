@@ -135,12 +135,13 @@ class ToolParser:
                 self._text, self._listed = start[1:], True
                 return
         head = _scan_head(self._text)
-        if head is not None and head.name in self._names:
-            events.append(CallStart(self.calls, head.name))
-            self._text = self._text[head.end :]
+        name, end = head or ("", 0)
+        if name in self._names:
+            events.append(CallStart(self.calls, name))
+            self._text = self._text[end:]
             self._object, self._opened, self._mode = _ObjectEnd(), "", "arguments"
             self.calls += 1
-        elif final or head is None or head.name:
+        elif final or head is None or name:
             self._not_a_call(events)
 
     def _not_a_call(self, events: list[Event]) -> None:
@@ -235,16 +236,10 @@ class _ObjectEnd:
         return None
 
 
-@dataclass(frozen=True)
-class _Head:
-    """The start of a call: its name, empty while more text is needed, and where the arguments begin."""
-
-    name: str = ""
-    end: int = 0
-
-
-def _scan_head(text: str) -> _Head | None:
-    """The start of a call object at the beginning of `text`; None if it cannot be one, whatever follows."""
+def _scan_head(text: str) -> tuple[str, int] | None:
+    """The name in the start of a call object at the beginning of `text`, empty while more text is needed, and where the
+    arguments begin; None if it cannot be one, whatever follows.
+    """
     at, name = 0, ""
     for options in _HEAD:
         at = len(text) - len(text[at:].lstrip(_BLANK))
@@ -260,11 +255,11 @@ def _scan_head(text: str) -> _Head | None:
         if hit is None:
             return _more(text) if any(o.startswith(text[at:]) for o in options) else None
         at += len(hit)
-    return _Head(name, at - 1) if at <= MAX_HEAD else None
+    return (name, at - 1) if at <= MAX_HEAD else None
 
 
-def _more(text: str) -> _Head | None:
-    return _Head() if len(text) < MAX_HEAD else None
+def _more(text: str) -> tuple[str, int] | None:
+    return ("", 0) if len(text) < MAX_HEAD else None
 
 
 def _decoded(quoted: str) -> str:

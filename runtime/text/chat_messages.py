@@ -19,7 +19,6 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function
 """Roles of the API. They are the template's words: many templates build a control token out of one."""
 _WORD = re.compile(r"\w+")
 _OWN_WORDS = ("content", "reasoning", "reasoning_content", "thinking")
-_PARTS = {"text": "text", "refusal": "refusal"}
 
 
 def clean(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -67,12 +66,13 @@ def _content(content: Any, index: int) -> str:
 
 def _part(part: Any, index: int) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    key = _PARTS.get(kind) if isinstance(part, Mapping) and isinstance(kind, str) else None
-    if key is None:
+    if not isinstance(part, Mapping) or kind not in ("text", "refusal"):
         raise RequestError(f"messages[{index}] has a part of type {kind!r}; only text is supported", "messages")
-    text = part.get(key)
+    text = part.get(kind)
     if not isinstance(text, str):
-        raise RequestError(f"messages[{index}] has a part of type {kind!r}, whose {key!r} must be a string", "messages")
+        raise RequestError(
+            f"messages[{index}] has a part of type {kind!r}, whose {kind!r} must be a string", "messages"
+        )
     return text
 
 

@@ -133,7 +133,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """The operators above."""
-        _OPERATORS[operator](left, right)
+        _check_operation(operator, left, right)
         value = super().call_binop(context, operator, left, right)
         return _charged(traced_text.combined(left, right, value), _budget())
 
@@ -259,36 +259,26 @@ def _check_replace(text: str, old: str = "", new: str = "") -> None:
     _budget().chars(found * len(new))
 
 
-def _check_sum(left: Any, right: Any) -> None:
-    if isinstance(left, str) and isinstance(right, str):
-        _budget().chars(len(left) + len(right))
-    elif isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        _budget().step(len(left) + len(right))
-
-
-def _check_product(left: Any, right: Any) -> None:
-    for one, other in ((left, right), (right, left)):
-        if isinstance(one, str | bytes) and isinstance(other, int):
-            _budget().chars(len(one) * max(other, 0))
-        elif isinstance(one, list | tuple) and isinstance(other, int):
-            _budget().step(len(one) * max(other, 0))
-    if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > MAX_BITS:
+def _check_operation(operator: str, left: Any, right: Any) -> None:
+    """Refuse operators that would make something huge."""
+    bits = 0
+    numbers = isinstance(left, int) and isinstance(right, int)
+    match operator:
+        case "+":
+            if isinstance(left, str) and isinstance(right, str):
+                _budget().chars(len(left) + len(right))
+            elif isinstance(left, list | tuple) and isinstance(right, list | tuple):
+                _budget().step(len(left) + len(right))
+        case "*":
+            for one, other in ((left, right), (right, left)):
+                if isinstance(one, str | bytes) and isinstance(other, int):
+                    _budget().chars(len(one) * max(other, 0))
+                elif isinstance(one, list | tuple) and isinstance(other, int):
+                    _budget().step(len(one) * max(other, 0))
+            bits = left.bit_length() + right.bit_length() if numbers else 0
+        case "**":
+            bits = left.bit_length() * right if numbers else 0
+        case "%" if isinstance(left, str):
+            _check_format(left)
+    if bits > MAX_BITS:
         raise SecurityError("a number that is too large")
-
-
-def _check_power(left: Any, right: Any) -> None:
-    if isinstance(left, int) and isinstance(right, int) and left.bit_length() * right > MAX_BITS:
-        raise SecurityError("a number that is too large")
-
-
-def _check_remainder(left: Any, right: Any) -> None:
-    if isinstance(left, str):
-        _check_format(left)
-
-
-_OPERATORS: dict[str, Callable[[Any, Any], None]] = {
-    "+": _check_sum,
-    "*": _check_product,
-    "**": _check_power,
-    "%": _check_remainder,
-}

@@ -12,7 +12,7 @@ from typing import Any
 import tokenizers
 
 from inferir.ir.errors import ArtifactError
-from inferir.runtime.text.text_check import check_text
+from inferir.runtime.text.request_values import check_text
 from inferir.runtime.text.token_bytes import TokenBytes, token_bytes
 
 # Texts come one at a time, so the library needs no threads of its own.

@@ -111,7 +111,7 @@ class EngineProcess:
         """Start to compile a grammar, in a thread. The server has checked what can be checked before."""
         from inferir.runtime.structured import StructuredSpec
 
-        return self.loop.grammars.compile(StructuredSpec.checked(*spec))
+        return self.loop.compile(StructuredSpec.checked(*spec))
 
     def _step(self) -> None:
         self.loop.turn()

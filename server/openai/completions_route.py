@@ -8,8 +8,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from inferir.runtime.sampling.integers import integrals
 from inferir.runtime.sampling.token_logprobs import TokenLogprobs
+from inferir.runtime.text.request_values import integrals
 from inferir.server.http.http_errors import ApiError
 from inferir.server.http.responses import answered, while_connected
 from inferir.server.openai.field_table import COMPLETIONS

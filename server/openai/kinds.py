@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-from inferir.runtime.sampling.integers import integral, integrals
+from inferir.runtime.text.request_values import integral, integrals
 from inferir.server.http.http_errors import ApiError
 
 # What may become of a field.

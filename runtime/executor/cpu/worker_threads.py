@@ -47,12 +47,14 @@ class WorkerPool:
     """The control block of the step programs, and `threads` - 1 workers beside the thread that calls `inferir_step`.
 
     `library` is any bucket's library; it stays loaded as long as the pool. `scratch_bytes` is what each thread needs.
+    `control` is the address of the control block.
     """
 
     def __init__(self, library: ctypes.CDLL, *, threads: int, scratch_bytes: int, spin: int = SPIN) -> None:
         per_thread = align(max(scratch_bytes, 1))
         self._control = allocate(abi.CTRL_WORDS * 8, "the control block").view(np.int64)
         self._scratch = allocate(per_thread * threads, "scratch memory")
+        self.control = address(self._control)
         self._control[abi.WORKERS] = threads - 1
         self._control[abi.SPIN] = spin
         self._control[abi.SCRATCH] = address(self._scratch)
@@ -67,11 +69,6 @@ class WorkerPool:
         # Stops the workers at the latest before the interpreter goes away; it keeps alive what they still touch.
         memory = (library, self._control, self._scratch)
         self._stop = weakref.finalize(self, _stop, function(library, "inferir_stop"), workers, memory)
-
-    @property
-    def control(self) -> int:
-        """Address of the control block."""
-        return address(self._control)
 
     def profile(self, stamps: int) -> None:
         """Have steps write time stamps to the address `stamps`, or none for 0."""

@@ -93,7 +93,7 @@ class LocalEngine:
             if param.spec is not None and param.spec not in found:
                 with self.lock:
                     self._check_open()
-                    found[param.spec] = self._loop.grammars.compile(param.spec)
+                    found[param.spec] = self._loop.compile(param.spec)
                 waiting.append(found[param.spec])
                 if len(waiting) > GRAMMARS_AT_ONCE:
                     waiting.popleft().result()

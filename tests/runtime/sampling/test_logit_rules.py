@@ -209,7 +209,7 @@ def test_a_mask_and_allowed_ids_both_hold(make_engine: Callable[..., Engine]) ->
         bits[:] = [3, 1 << 8, -1, 0]
 
     for row in (0, 1):
-        engine.batch.constrain(row, fill)
+        engine.batch.sampling.constrain(row, fill)
     x = engine.executor.inputs
     assert x["masked"][:2].tolist() == [1, 1]
     assert x["bitmask"][:2].tolist() == [[2, 1 << 8, 1 << 26, 0], [3, 1 << 8, -1, 0]]

@@ -41,12 +41,12 @@ def test_the_installed_version_is_known() -> None:
 @pytest.mark.parametrize("version", ["1.8.9", "2.0.0", "2", "0.1", None])
 def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
     monkeypatch.setattr(binding, "installed_version", lambda: version)
-    binding._load.cache_clear()
+    binding.load.cache_clear()
     try:
         with pytest.raises(EngineError, match=r"install llguidance >=1\.9,<2"):
             binding.load()
     finally:
-        binding._load.cache_clear()
+        binding.load.cache_clear()
 
 
 @pytest.mark.parametrize("version", ["1.9.0", "1.9.1", "1.10", "1.9.2.post1", "1.9.3rc1"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferir.runtime.text.stop_strings import StopMatcher
+from inferir.runtime.text.detokenizer import StopMatcher
 
 
 @pytest.mark.parametrize(
