@@ -93,5 +93,11 @@ def results(
 
 
 @pytest.fixture
+def flushes() -> bool:
+    """Compiled for the GPU, too, subnormal numbers are kept."""
+    return False
+
+
+@pytest.fixture
 def refused() -> Callable[[str, DType], str | None]:
     return lambda name, dtype: None
