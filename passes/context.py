@@ -24,14 +24,14 @@ REGIONS = "regions"
 class Pass(Protocol):
     """A rewrite of a whole graph. Implementations are frozen dataclasses whose fields are the options.
 
-    `requires` and `ensures` name properties (`passes.properties`); the driver checks that what a pass requires was
-    ensured before and that what it ensures holds afterwards.
+    `requires` and `ensures` name properties (`passes.properties`), by default none; the driver checks that what a pass
+    requires was ensured before and that what it ensures holds afterwards.
     """
 
     name: ClassVar[str]
     why: ClassVar[str]
-    requires: ClassVar[frozenset[str]]
-    ensures: ClassVar[frozenset[str]]
+    requires: ClassVar[frozenset[str]] = frozenset()
+    ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:
         """The rewritten graph. Raises `PassError` naming pass, op and module if the graph cannot be handled."""

@@ -26,7 +26,7 @@ class DType(enum.Enum):
     @property
     def itemsize(self) -> int:
         """Bytes per element."""
-        return _ITEMSIZE[self]
+        return _STORED[self][0]
 
     @property
     def is_float(self) -> bool:
@@ -40,38 +40,26 @@ class DType(enum.Enum):
         return f"DType.{self.name}"
 
 
-_ITEMSIZE = {
-    DType.F64: 8,
-    DType.F32: 4,
-    DType.BF16: 2,
-    DType.F16: 2,
-    DType.I64: 8,
-    DType.I32: 4,
-    DType.I16: 2,
-    DType.I8: 1,
-    DType.U8: 1,
-    DType.BOOL: 1,
+_STORED = {
+    DType.F64: (8, "float64"),
+    DType.F32: (4, "float32"),
+    DType.BF16: (2, "bfloat16"),
+    DType.F16: (2, "float16"),
+    DType.I64: (8, "int64"),
+    DType.I32: (4, "int32"),
+    DType.I16: (2, "int16"),
+    DType.I8: (1, "int8"),
+    DType.U8: (1, "uint8"),
+    DType.BOOL: (1, "bool"),
 }
-
-_TORCH = {
-    DType.F64: "float64",
-    DType.F32: "float32",
-    DType.BF16: "bfloat16",
-    DType.F16: "float16",
-    DType.I64: "int64",
-    DType.I32: "int32",
-    DType.I16: "int16",
-    DType.I8: "int8",
-    DType.U8: "uint8",
-    DType.BOOL: "bool",
-}
+"""Bytes per element, and torch's name."""
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
     """The torch dtype that stores `dtype` (imports torch)."""
     import torch
 
-    out = getattr(torch, _TORCH[dtype])
+    out = getattr(torch, _STORED[dtype][1])
     assert isinstance(out, torch.dtype)
     return out
 
@@ -81,4 +69,4 @@ def from_torch(dtype: torch.dtype) -> DType:
     return _FROM_TORCH[str(dtype).removeprefix("torch.")]
 
 
-_FROM_TORCH = {name: dtype for dtype, name in _TORCH.items()}
+_FROM_TORCH = {name: dtype for dtype, (_, name) in _STORED.items()}

@@ -12,6 +12,7 @@ from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.registry import OpDef, opdef
 from inferir.ir.graph.rewrite import transform
 from inferir.ir.ops.common import axis, broadcast
+from inferir.passes.context import Pass
 
 # A cast from a key to one of its values loses nothing.
 _WIDER = {
@@ -25,15 +26,13 @@ _WIDER = {
 
 
 @dataclass(frozen=True)
-class Canonicalise:
+class Canonicalise(Pass):
     """Removes what does nothing (identity views, casts, slices, x·1, x+0), joins chains of views, permutes, casts and
     slices, and writes powers as products and products with matrices as `tensor.linear`.
     """
 
     name: ClassVar[str] = "canonicalise"
     why: ClassVar[str] = "one spelling of views, casts and powers keeps later patterns few"
-    requires: ClassVar[frozenset[str]] = frozenset()
-    ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:
         while True:

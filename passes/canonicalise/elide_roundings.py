@@ -9,13 +9,13 @@ from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.rewrite import transform
-from inferir.passes.context import REGIONS
+from inferir.passes.context import REGIONS, Pass
 
 _HALF = (DType.BF16, DType.F16)
 
 
 @dataclass(frozen=True)
-class ElideRoundings:
+class ElideRoundings(Pass):
     """Rewrites region bodies so that bf16 and f16 values computed inside are f32, and are rounded only where they leave
     the region or are written to a cache. What the region reads and returns keeps its type. Rounds less often than
     the captured model; float32 graphs do not change.
@@ -24,7 +24,6 @@ class ElideRoundings:
     name: ClassVar[str] = "elide-roundings"
     why: ClassVar[str] = "kernels compute in float32 anyway; rounding in between costs time and accuracy"
     requires: ClassVar[frozenset[str]] = frozenset({REGIONS})
-    ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:
         done: dict[Graph, Graph] = {}

@@ -9,11 +9,11 @@ from typing import ClassVar
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, topological
 from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.rewrite import Rebuilder
-from inferir.passes.context import WEIGHTS_FOLDED, PassContext
+from inferir.passes.context import WEIGHTS_FOLDED, Pass, PassContext
 
 
 @dataclass(frozen=True)
-class FoldWeights:
+class FoldWeights(Pass):
     """Every maximal computation on weights and constants becomes one new `core.weight`; its transform, a graph without
     inputs over the checkpoint's weights with the output `value`, goes to `context.transforms` under the new name.
     """
@@ -22,7 +22,6 @@ class FoldWeights:
 
     name: ClassVar[str] = "fold-weights"
     why: ClassVar[str] = "packing, merging and tables cost nothing in a step"
-    requires: ClassVar[frozenset[str]] = frozenset()
     ensures: ClassVar[frozenset[str]] = frozenset({WEIGHTS_FOLDED})
 
     def run(self, graph: Graph) -> Graph:

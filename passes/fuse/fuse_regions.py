@@ -8,14 +8,14 @@ from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value
 from inferir.ir.graph.registry import ROWWISE, opdef
-from inferir.passes.context import PACKED, PAGED, REGIONS, WEIGHTS_FOLDED, PassContext, describe
+from inferir.passes.context import PACKED, PAGED, REGIONS, WEIGHTS_FOLDED, Pass, PassContext, describe
 from inferir.passes.fuse.epilogue import epilogue_of
 from inferir.passes.fuse.grouping import Group, Grouping, find_uses
 from inferir.passes.fuse.region_bodies import input_roles, region
 
 
 @dataclass(frozen=True)
-class FuseRegions:
+class FuseRegions(Pass):
     """Groups nodes into `kernel.region`s, in three rounds, never so that kernels would wait for each other in a circle:
 
     1. a matrix product takes the elementwise ops behind it as its epilogue, as long as the kernel keeps one result;

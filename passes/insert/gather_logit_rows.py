@@ -13,12 +13,12 @@ from inferir.ir.graph.dims import R, T, with_symbol
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, make_node, topological
 from inferir.ir.graph.registry import opdef
-from inferir.passes.context import PAGED, ROWS_GATHERED, has_tokens
+from inferir.passes.context import PAGED, ROWS_GATHERED, Pass, has_tokens
 from inferir.passes.insert.step_input import step_input
 
 
 @dataclass(frozen=True)
-class GatherLogitRows:
+class GatherLogitRows(Pass):
     """Adds the input `rows` [R]: output `logits` becomes f32 [R, V], row i for token rows[i].
 
     The gather moves up from the logits as far as every op works row by row and only feeds the logits. With

@@ -9,7 +9,7 @@ from inferir.ir.graph.dims import G, R, with_symbol
 from inferir.ir.graph.graph import Builder, Graph, Node, Provenance, Value, make_node, topological
 from inferir.ir.graph.registry import opdef
 from inferir.ir.weight_format import FORMATS
-from inferir.passes.context import PACKED, SAMPLED, PassContext, describe
+from inferir.passes.context import PACKED, SAMPLED, Pass, PassContext, describe
 from inferir.passes.insert.step_input import step_input
 
 ROW_MULTIPLE, LONGEST_ROW = 16, 32768
@@ -19,7 +19,7 @@ many they may have, so that sums of products of integers fit 32 bits.
 
 
 @dataclass(frozen=True)
-class InsertArgmax:
+class InsertArgmax(Pass):
     """Adds the input `argmax_rows` [G] of token rows and the output `argmax` i32 [G], their most likely tokens, beside
     `rows` and what is drawn for those.
 
@@ -37,7 +37,6 @@ class InsertArgmax:
     name: ClassVar[str] = "insert-argmax"
     why: ClassVar[str] = "a byte per weight tells most tokens apart; the last matrix is read where it does not"
     requires: ClassVar[frozenset[str]] = frozenset({PACKED, SAMPLED})
-    ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:
         product = graph.output("logits").node

@@ -14,7 +14,7 @@ from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.rewrite import Rebuilder
 from inferir.ir.graph.types import TensorType
-from inferir.passes.context import PAGED, POSITIONS_TABULATED, RAGGED, PassContext, refuse
+from inferir.passes.context import PAGED, POSITIONS_TABULATED, RAGGED, Pass, PassContext, refuse
 from inferir.passes.insert.kv_grouping import group_layers
 from inferir.passes.insert.step_input import step_input
 
@@ -22,7 +22,7 @@ _INDEX_INPUTS = ("ids", "positions")
 
 
 @dataclass(frozen=True)
-class InsertKv:
+class InsertKv(Pass):
     """Groups layers by the cache they need, which the context gets to know, and adds their step inputs: per group slots
     [T] and block tables [S, MB], per rule of what tokens read work items [A, 6] (i32), and the caches of every layer.
     Keys and values are written to the caches, which become outputs, and attention reads them. `ids` and `positions`

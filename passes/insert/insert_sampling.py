@@ -8,11 +8,11 @@ from typing import ClassVar
 from inferir.ir.errors import PassError
 from inferir.ir.graph.graph import Builder, Graph, Provenance
 from inferir.ir.ops.sample import operand_types
-from inferir.passes.context import ROWS_GATHERED, SAMPLED
+from inferir.passes.context import ROWS_GATHERED, SAMPLED, Pass
 
 
 @dataclass(frozen=True)
-class InsertSampling:
+class InsertSampling(Pass):
     """Adds the operands of `sample.draw` (`ir.ops.sample.operand_types`) as inputs: parameters per logit row [R], a
     bitmask of allowed tokens, and a list of edits [E]; and the output `tokens` i32 [R].
 

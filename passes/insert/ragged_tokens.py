@@ -14,13 +14,13 @@ from inferir.ir.graph.registry import OpDef, opdef
 from inferir.ir.graph.rewrite import Rebuilder
 from inferir.ir.ops.common import axis
 from inferir.passes.canonicalise.canonicalise import view_to
-from inferir.passes.context import RAGGED, has_tokens, refuse
+from inferir.passes.context import RAGGED, Pass, has_tokens, refuse
 
 Shape = tuple[Dim, ...]
 
 
 @dataclass(frozen=True)
-class RaggedTokens:
+class RaggedTokens(Pass):
     """A captured value of shape s with T at axis p becomes [T] + s without p, without a leading batch axis of size 1.
 
     The order of the other axes is kept, so a permute that only moves T, and a view that only adds or removes axes,
@@ -30,7 +30,6 @@ class RaggedTokens:
 
     name: ClassVar[str] = "ragged-tokens"
     why: ClassVar[str] = "a step is a flat list of tokens; kernels want one row per token"
-    requires: ClassVar[frozenset[str]] = frozenset()
     ensures: ClassVar[frozenset[str]] = frozenset({RAGGED})
 
     def run(self, graph: Graph) -> Graph:

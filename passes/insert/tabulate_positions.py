@@ -11,11 +11,11 @@ from inferir.ir.graph.dims import T
 from inferir.ir.graph.graph import Builder, Graph, Value, make_node, topological
 from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.rewrite import Rebuilder
-from inferir.passes.context import POSITIONS_TABULATED, RAGGED, has_tokens
+from inferir.passes.context import POSITIONS_TABULATED, RAGGED, Pass, has_tokens
 
 
 @dataclass(frozen=True)
-class TabulatePositions:
+class TabulatePositions(Pass):
     """Every maximal computation from `positions`, weights and constants becomes rows gathered from a table over
     positions 0 … max_model_len - 1. The table stays in the graph as a computation on weights alone, to be folded
     later.

@@ -11,11 +11,11 @@ from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.graph.rewrite import Rebuilder
 from inferir.ir.ops.common import axis
 from inferir.ir.weight_format import FORMATS
-from inferir.passes.context import PACKED, RAGGED, refuse
+from inferir.passes.context import PACKED, RAGGED, Pass, refuse
 
 
 @dataclass(frozen=True)
-class PackWeights:
+class PackWeights(Pass):
     """`tensor.linear` becomes `tensor.linear_packed` on its weight in a format, and its bias a separate add.
 
     A product that is only read as two halves by one elementwise op (a merged gate and up projection) is packed with the

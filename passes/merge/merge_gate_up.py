@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value, rebuild
 from inferir.ir.graph.rewrite import transform
-from inferir.passes.context import RAGGED, PassContext, describe
+from inferir.passes.context import RAGGED, Pass, PassContext, describe
 from inferir.passes.merge.merge_linears import merged, reason_against
 
 
 @dataclass(frozen=True)
-class MergeGateUp:
+class MergeGateUp(Pass):
     """gated_act(linear(x, g), linear(x, u)) reads both operands from one linear with the weights below each other, gate
     first.
     """
@@ -22,7 +22,6 @@ class MergeGateUp:
     name: ClassVar[str] = "merge-gate-up"
     why: ClassVar[str] = "one pass over the input, and the activation becomes an epilogue of the product"
     requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
-    ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:
         users = graph.users()

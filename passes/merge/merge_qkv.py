@@ -8,12 +8,12 @@ from typing import ClassVar
 from inferir.ir.graph.graph import Graph, Node, Value
 from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.rewrite import Rebuilder
-from inferir.passes.context import RAGGED, PassContext, describe
+from inferir.passes.context import RAGGED, Pass, PassContext, describe
 from inferir.passes.merge.merge_linears import merged, reason_against
 
 
 @dataclass(frozen=True)
-class MergeQkv:
+class MergeQkv(Pass):
     """`tensor.linear` nodes on one value whose results reach captured attention without another product become one,
     with slices.
     """
@@ -23,7 +23,6 @@ class MergeQkv:
     name: ClassVar[str] = "merge-qkv"
     why: ClassVar[str] = "one pass over the normalised input instead of three"
     requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
-    ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:
         into = _reaches_attention(graph)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.graph.rewrite import Any_, OneOf, P, Scalar, match, transform
-from inferir.passes.context import RAGGED
+from inferir.passes.context import RAGGED, Pass
 
 _MEAN = P("tensor.mean", P("tensor.mul", Any_("x"), Any_("x")), attrs={"keepdim": True}, name="mean")
 _VARIANCE = P("tensor.add", _MEAN, Scalar("eps"))
@@ -19,7 +19,7 @@ _SHIFTED = P("tensor.add", Any_("w"), Scalar("offset"))
 
 
 @dataclass(frozen=True)
-class RecogniseRmsNorm:
+class RecogniseRmsNorm(Pass):
     """Grows `nn.rms_norm` from the inside out: x·rsqrt(mean(x²)+eps), then the weight (w or w plus a number), then the
     casts around it.
 
@@ -30,7 +30,6 @@ class RecogniseRmsNorm:
     name: ClassVar[str] = "recognise-rms-norm"
     why: ClassVar[str] = "a norm is one reduction per row for a kernel, instead of eight ops"
     requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
-    ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:
         return transform(graph, _visit)

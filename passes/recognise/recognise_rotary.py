@@ -8,7 +8,7 @@ from typing import ClassVar
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.graph.rewrite import Any_, Opt, P, match, transform
 from inferir.ir.ops.common import axis
-from inferir.passes.context import RAGGED
+from inferir.passes.context import RAGGED, Pass
 
 _TURNED = P(
     "tensor.cat",
@@ -29,7 +29,7 @@ _PARTIAL = P(
 
 
 @dataclass(frozen=True)
-class RecogniseRotary:
+class RecogniseRotary(Pass):
     """x·cos + rotate_half(x)·sin on x [T, H, d] with cos, sin [T, d] becomes `nn.rotary`; so does the same on the first
     d entries of every head with the rest passed through. Interleaved variants stay as they are.
     """
@@ -39,7 +39,6 @@ class RecogniseRotary:
         "one op instead of slices, negation and concatenation, which a kernel would have to index through"
     )
     requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
-    ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:
         return transform(graph, _visit)

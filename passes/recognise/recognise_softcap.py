@@ -7,19 +7,18 @@ from typing import ClassVar
 
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.graph.rewrite import Any_, P, Scalar, match, transform
-from inferir.passes.context import RAGGED
+from inferir.passes.context import RAGGED, Pass
 
 _SOFTCAP = P("tensor.mul", P("tensor.tanh", P("tensor.div", Any_("x"), Scalar("divisor"))), Scalar("cap"))
 
 
 @dataclass(frozen=True)
-class RecogniseSoftcap:
+class RecogniseSoftcap(Pass):
     """cap·tanh(x / cap) becomes `nn.softcap`."""
 
     name: ClassVar[str] = "recognise-softcap"
     why: ClassVar[str] = "one op in the epilogue of the logits' matrix product"
     requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
-    ensures: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, graph: Graph) -> Graph:
         return transform(graph, _visit)
