@@ -182,7 +182,8 @@ class LLM:
 
     def chat_token_ids(self, messages: Sequence[Message], **template: Unpack[TemplateOptions]) -> list[int]:
         """Token ids of a conversation. Control tokens come from the template alone, whatever the messages say."""
-        return self._encoder.encode(self._rendered(messages, template))
+        text = self._rendered(messages, template)  # first: without a template there may be no tokenizer either
+        return self._encoder.encode(text)
 
     @cached_property
     def _encoder(self) -> PromptEncoder:
