@@ -24,7 +24,7 @@ _WATERMARK = 0.01  # share of blocks left free on admission
 class SchedulerOptions:
     """How much a step does, and who goes first.
 
-    max_seqs: requests at once. max_tokens: tokens per step. max_rows: logit rows per step (default: max_seqs).
+    max_seqs: requests at once. max_tokens: tokens per step. max_rows: logit rows per step.
     policy: "fcfs" or "priority" (lower numbers first). long_prefill:
     the most prompt tokens that one request computes per step beside others; None for no limit. max_waiting: requests
     that may queue beyond the free seats; None for no limit. shared_tokens: tokens per step while there are several
@@ -34,7 +34,7 @@ class SchedulerOptions:
 
     max_seqs: int
     max_tokens: int
-    max_rows: int | None = None
+    max_rows: int
     policy: str = "fcfs"
     long_prefill: int | None = None
     max_waiting: int | None = None
@@ -48,12 +48,8 @@ class SchedulerOptions:
             )
         if self.policy not in POLICIES:
             raise EngineError(f"scheduling_policy={self.policy!r} must be one of {', '.join(POLICIES)}")
-        if self.rows < self.max_seqs:
-            raise EngineError(f"{self.rows} logit rows per step cannot serve {self.max_seqs} sequences")
-
-    @property
-    def rows(self) -> int:
-        return self.max_seqs if self.max_rows is None else self.max_rows
+        if self.max_rows < self.max_seqs:
+            raise EngineError(f"{self.max_rows} logit rows per step cannot serve {self.max_seqs} sequences")
 
 
 @dataclass
@@ -149,7 +145,7 @@ class Scheduler:
         if self.options.policy == "priority":
             self._yield_to_first(plan)
         yielded = len(plan.preempted)
-        budget = _Budget(self._step_tokens(), self.options.rows)
+        budget = _Budget(self._step_tokens(), self.options.max_rows)
         self._advance_running(plan, budget)
         if len(plan.preempted) == yielded:
             self._admit_waiting(plan, budget)

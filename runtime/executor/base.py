@@ -56,23 +56,18 @@ class Executor(Protocol):
 
     def touch_kv(self, region: int, first: int, stop: int) -> None:
         """Have the system give the memory of blocks `first` … `stop` - 1, never used so far, in a region."""
-        ...
 
     def attn_tile(self, descriptor: BatchDescriptor) -> int:
         """The most tokens an attention work item may have in such a step."""
-        ...
 
     def submit(self, step: Step) -> Any:
         """Have a step run over what is in `inputs`, which stay as they are until `wait` has returned; a handle for
         that. A device of its own begins now, so that the host may do other work; one that computes on the host's
         threads may leave it all to `wait`. Raises `EngineError` if the engine is closed.
         """
-        ...
 
     def wait(self, handle: Any) -> StepOutputs:
         """The outputs of the step that was submitted last. Raises `EngineError` if the device fails."""
-        ...
 
     def close(self) -> None:
         """Release threads and memory; calling it again has no effect."""
-        ...

@@ -16,11 +16,9 @@ class ExecutorKind(Protocol):
 
     def check_target(self, target: Target) -> None:
         """Raise `TargetError` naming what this machine lacks, unless it can run kernels that were made for `target`."""
-        ...
 
     def __call__(self, artifact: LoadedArtifact, num_blocks: int, threads: int) -> Executor:
         """An executor with a KV cache of `num_blocks` blocks. Raises `ArtifactError` or `EngineError`."""
-        ...
 
 
 EXECUTORS: PluginRegistry[ExecutorKind] = PluginRegistry("executors", "executor", TargetError)

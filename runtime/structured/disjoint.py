@@ -18,22 +18,20 @@ _SIZES = (("string", "minLength", "maxLength"), ("array", "minItems", "maxItems"
 
 
 class Exclusion:
-    """Looks for proofs, within a budget; `proven` is False also where there is a proof that was not found."""
+    """Looks for proofs, within a budget; `proven` is False also where there is a proof that was not found.
+
+    left: what is left of the budget; below 0 it is used up.
+    """
 
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
-        self._left = MAX_STEPS
-
-    @property
-    def spent(self) -> bool:
-        """Whether the budget is used up."""
-        return self._left < 0
+        self.left = MAX_STEPS
 
     def proven(self, a: Any, b: Any, depth: int = 0) -> bool:
         """Whether no value can satisfy both `a` and `b`."""
         left, right = self._facets(a), self._facets(b)
-        self._left -= len(left) * len(right)
-        if self._left < 0 or depth > _DEPTH:
+        self.left -= len(left) * len(right)
+        if self.left < 0 or depth > _DEPTH:
             return False
         required = _required(left) | _required(right)
         if any(self._apart(x, y, required, depth) for x in left for y in right):
@@ -99,7 +97,7 @@ class Exclusion:
                 if isinstance(part.get("$ref"), str):
                     with contextlib.suppress(BrokenReferenceError):
                         left.append(self._resolver.resolve(part["$ref"])[1])
-        self._left -= len(found)
+        self.left -= len(found)
         return found
 
     def _apart(self, a: Any, b: Any, required: set[str], depth: int) -> bool:
@@ -113,7 +111,7 @@ class Exclusion:
         if not both:
             return True
         mine, others = _values(a), _values(b)
-        self._left -= (len(mine or ()) + len(others or ())) // 8
+        self.left -= (len(mine or ()) + len(others or ())) // 8
         if mine is not None and others is not None:
             return {key(v) for v in mine}.isdisjoint(key(v) for v in others)
         for values, schema in ((mine, b), (others, a)):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inferir.ir.contract.step_inputs import mask_words
 from inferir.ir.errors import InferirError, RequestError
 from inferir.runtime.structured import regexes
 from inferir.runtime.structured.binding import Core, lark
@@ -95,7 +96,7 @@ def walk(
     Raises `RequestError`.
     """
     draw = random.Random(0)
-    row = np.zeros(vocabulary.words, np.int32)
+    row = np.zeros(mask_words(len(vocabulary.tokens)), np.int32)
     grammar = new_grammar()
     state = grammar.new_state()
     for step in range(_WALK_TOKENS):

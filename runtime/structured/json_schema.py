@@ -232,7 +232,7 @@ class _Checker:
 
     def _one_of(self, listed: list[Any], where: str) -> None:
         pair = self._exclusion.unproven(listed)
-        if pair is not None and self._exclusion.spent:
+        if pair is not None and self._exclusion.left < 0:
             raise _RefusedError(f"oneOf in {_place(where)} has too many parts to compare; use anyOf")
         if pair is not None:
             raise _RefusedError(

@@ -42,12 +42,3 @@ class Vocabulary:
             if i < vocab_size and (text := tokenizer.decode([i], skip_special_tokens=False))
         }
         return Vocabulary(tokens, stops, special)
-
-    @property
-    def size(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def words(self) -> int:
-        """32-bit words of a mask row."""
-        return (len(self.tokens) + 31) // 32

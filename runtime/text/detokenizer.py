@@ -47,7 +47,7 @@ class WindowDecoder:
         self._pending: list[int] = []
 
     def push(self, token: int) -> str:
-        if not self._tokenizer.knows(token):
+        if self._tokenizer.token(token) is None:
             return ""
         self._pending.append(token)
         text = self._new_text()

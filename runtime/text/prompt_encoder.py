@@ -74,8 +74,7 @@ class PromptEncoder:
         tokens, tainted = self._sorted(plain(text), given, add_special_tokens)
         if not tainted:
             return ids
-        known = {(f.start, f.end) for f in tokens}
-        tokens += [f for f in written if (f.start, f.end) not in known and not _overlaps(f, tokens)]
+        tokens += [f for f in written if not any(t.start < f.end and f.start < t.end for t in tokens)]
         with self._lock:
             if self._guard is None:
                 self._guard = _Guard(self._tokenizer, self._added, self._control)
@@ -211,7 +210,3 @@ def _core(text: str, start: int, end: int, index: int) -> _Found:
     shown = text[start:end]
     left = start + len(shown) - len(shown.lstrip())
     return _Found(left, max(left, start + len(shown.rstrip())), index)
-
-
-def _overlaps(one: _Found, others: list[_Found]) -> bool:
-    return any(f.start < one.end and one.start < f.end for f in others)

@@ -73,13 +73,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `ids`; ids without token, as in a padded vocabulary, are empty."""
-        known = [i for i in ids if self.knows(i)]
+        known = [i for i in ids if self.token(i) is not None]
         text: str = self.backend.decode(known, skip_special_tokens=skip_special_tokens)
         return text
-
-    def knows(self, index: int) -> bool:
-        """Whether a token has the id `index`."""
-        return self.token(index) is not None
 
     def token(self, index: int) -> str | None:
         """The token with the id `index`, in the vocabulary's own spelling."""

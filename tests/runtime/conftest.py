@@ -238,7 +238,7 @@ def make_engine(
     return Engine(
         executor,
         KVCache(groups, BlockPool(num_blocks), prefix_caching=prefix_caching),
-        SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens, max_rows=max_rows, **options),
+        SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens, max_rows=max_rows or max_seqs, **options),
         ModelLimits(VOCAB, frozenset(eos), max_model_len),
         tokenizer,
         block_size=BLOCK,

@@ -34,7 +34,7 @@ def make(
     spec = AttentionSpec(**size, reads=reads(window))
     groups = (KVCacheGroup(spec=spec, layers=(0,)),)
     return Scheduler(
-        SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens, **options),
+        SchedulerOptions(max_seqs=max_seqs, max_tokens=max_tokens, **{"max_rows": max_seqs, **options}),
         KVCache(groups, BlockPool(num_blocks), prefix_caching=caching),
     )
 
@@ -119,12 +119,12 @@ def test_id_is_free_again_after_finish() -> None:
 
 def test_options_that_cannot_advance_everyone() -> None:
     with pytest.raises(EngineError, match="a step of 3 tokens cannot advance 4 sequences"):
-        SchedulerOptions(max_seqs=4, max_tokens=3)
+        SchedulerOptions(max_seqs=4, max_tokens=3, max_rows=4)
 
 
 def test_options_that_make_no_sense() -> None:
     with pytest.raises(EngineError, match="scheduling_policy='lifo'"):
-        SchedulerOptions(max_seqs=1, max_tokens=1, policy="lifo")
+        SchedulerOptions(max_seqs=1, max_tokens=1, max_rows=1, policy="lifo")
     with pytest.raises(EngineError, match="2 logit rows"):
         SchedulerOptions(max_seqs=3, max_tokens=3, max_rows=2)
 

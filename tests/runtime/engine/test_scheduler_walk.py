@@ -165,7 +165,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         options = self.s.options
         rows = sum(len(t.request.unscored(t.tokens)) + (t.tokens == t.request.remaining) for t in plan.scheduled)
         assert sum(t.tokens for t in plan.scheduled) <= options.max_tokens
-        assert rows <= options.rows
+        assert rows <= options.max_rows
         assert len({t.request.id for t in plan.scheduled}) == len(plan.scheduled) <= options.max_seqs
         assert not {t.request.id for t in plan.scheduled} & {r.id for r in plan.preempted}
         if not plan.preempted:

@@ -89,9 +89,9 @@ def test_unproven(parts: list[Any], expected: tuple[int, int] | None) -> None:
 
 def test_the_budget_ends_the_search() -> None:
     search = Exclusion(Resolver({}))
-    search._left = 0
+    search.left = 0
     assert not search.proven(TEXT, WHOLE)
-    assert search.spent
+    assert search.left < 0
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from grammars import VOCABULARY, accepts, write
 
+from inferir.ir.contract.step_inputs import mask_words
 from inferir.ir.errors import EngineError, QueueFullError, RequestError
 from inferir.runtime.structured import Grammar, GrammarCompiler, GrammarLimits, StructuredSpec, binding
 from inferir.runtime.structured.grammar import GrammarLimitError, GrammarState
@@ -148,7 +149,11 @@ def test_what_would_take_too_much_is_refused(compiler: GrammarCompiler, kind: An
 def test_large_specifications_are_followed_within_the_limits(compile_: Compile, kind: Any, value: Any) -> None:
     """Whatever was compiled can be followed: a step that exceeds a limit would be an error."""
     before = rss_bytes()
-    state, row, draw = compile_(kind, value).new_state(), np.zeros(VOCABULARY.words, np.int32), random.Random(0)
+    state, row, draw = (
+        compile_(kind, value).new_state(),
+        np.zeros(mask_words(len(VOCABULARY.tokens)), np.int32),
+        random.Random(0),
+    )
     for _ in range(300):
         state.fill(row)
         allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
@@ -173,7 +178,7 @@ def test_a_limit_that_a_step_exceeds_ends_that_walk_and_the_grammar_is_made_anew
     spec = StructuredSpec("regex", ".{2000}")
     try:
         grammar = compiler.compile(spec)
-        state, row = grammar.new_state(), np.zeros(VOCABULARY.words, np.int32)
+        state, row = grammar.new_state(), np.zeros(mask_words(len(VOCABULARY.tokens)), np.int32)
         with pytest.raises(GrammarLimitError, match=r"exceeds a limit .*states.*make it simpler") as caught:
             follow(state, row)
         assert caught.value.field == "structured_outputs"

@@ -13,6 +13,7 @@ from grammars import EOS, SIZE, VOCABULARY, accepts, allowed, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from inferir.ir.contract.step_inputs import mask_words
 from inferir.ir.errors import EngineError
 from inferir.runtime.structured import Grammar, GrammarCompiler, StructuredSpec
 from inferir.runtime.structured.vocabulary import Vocabulary
@@ -61,7 +62,7 @@ def test_the_mask_of_every_step_is_the_set_of_next_bytes(compile_: Compile) -> N
 
 def test_a_grammar_that_allows_everything_says_so(compile_: Compile) -> None:
     state = compile_("grammar", r"root ::= [\x00-\U0010ffff]*").new_state()
-    row = np.zeros(VOCABULARY.words, np.int32)
+    row = np.zeros(mask_words(len(VOCABULARY.tokens)), np.int32)
     assert state.fill(row) in (True, False)
     assert {EOS, ord("a"), 0} <= set(allowed(state))
 
@@ -116,7 +117,7 @@ def test_vocabulary_of_a_byte_level_tokenizer(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     tokenizer = Tokenizer.load(tmp_path)
     vocabulary = Vocabulary.of(tokenizer, 270, [257, 999])
-    assert vocabulary.size == 270
+    assert len(vocabulary.tokens) == 270
     assert vocabulary.stop_ids == [257]
     assert sorted(vocabulary.tokens[:256]) == [bytes([i]) for i in range(256)]
     assert set(vocabulary.tokens[256:]) == {b""}
@@ -143,4 +144,4 @@ def test_a_tokenizer_without_known_bytes_is_refused() -> None:
 
     with pytest.raises(EngineError, match="byte fallback"):
         Vocabulary.of(Tokenizer(tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a"))), 1, [0])
-    assert VOCABULARY.size == SIZE
+    assert len(VOCABULARY.tokens) == SIZE
