@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class TokenLogprobs(NamedTuple):
@@ -23,6 +24,8 @@ class TokenLogprobs(NamedTuple):
 
 def token_logprobs(logits: npt.NDArray[np.float32], token: int, top: int) -> TokenLogprobs:
     """From a row of raw logits; `top` most likely tokens, -1 for all of them."""
+    import numpy as np  # not above: the server's front process reads such records, and loads no arrays
+
     row = logits.astype(np.float64)
     row -= row.max()
     row -= np.log(np.exp(row).sum())
@@ -37,6 +40,8 @@ def token_logprobs(logits: npt.NDArray[np.float32], token: int, top: int) -> Tok
 
 def _best(row: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.int64]:
     """Indices of the `count` largest values, in order."""
+    import numpy as np
+
     if count == 0:
         return np.empty(0, np.int64)
     if count < len(row):
