@@ -22,7 +22,7 @@ REGIONS = "regions"
 
 
 class Pass(Protocol):
-    """A rewrite of a whole graph. Implementations are frozen dataclasses whose fields are the options.
+    """A rewrite of a whole graph. What options an implementation has are fields of a frozen dataclass.
 
     `requires` and `ensures` name properties (`passes.properties`), by default none; the driver checks that what a pass
     requires was ensured before and that what it ensures holds afterwards.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from inferir.ir.errors import IRError
 from inferir.ir.graph.attrs import Attrs
@@ -24,6 +24,8 @@ Infer = Callable[[Sequence[TensorType], Attrs], "TensorType | tuple[TensorType, 
 Evaluate = Callable[..., "torch.Tensor | tuple[torch.Tensor, ...]"]
 Decompose = Callable[..., Any]
 """(builder, operand values, attrs) -> result value."""
+
+Fields = ParamSpec("Fields")
 
 ROWWISE = "rowwise"
 """The anchor of a region that no op with an anchor of its own starts."""
@@ -118,12 +120,19 @@ _OPS: dict[str, OpDef] = {}
 _loaded = False
 
 
-def define(op: OpDef) -> OpDef:
-    """Register an op definition. Raises `IRError` on a duplicate name."""
-    if op.name in _OPS:
-        raise IRError(f"op {op.name} is defined twice")
-    _OPS[op.name] = op
-    return op
+def _registering(make: Callable[Fields, OpDef]) -> Callable[Fields, OpDef]:
+    def define(*args: Fields.args, **kwargs: Fields.kwargs) -> OpDef:
+        op = make(*args, **kwargs)
+        if op.name in _OPS:
+            raise IRError(f"op {op.name} is defined twice")
+        _OPS[op.name] = op
+        return op
+
+    return define
+
+
+define = _registering(OpDef)
+"""Register an op; takes what `OpDef` takes. Raises `IRError` on a duplicate name."""
 
 
 def _load() -> None:

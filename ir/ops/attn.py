@@ -10,7 +10,7 @@ from inferir.ir.contract.kv_reads import FULL_ATTENTION, Reads
 from inferir.ir.contract.kv_specs import kpack
 from inferir.ir.contract.split_kv import ITEM_WIDTH
 from inferir.ir.graph.attrs import Attrs
-from inferir.ir.graph.registry import OpDef, define
+from inferir.ir.graph.registry import define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
 
@@ -53,18 +53,16 @@ def _attention_eval(attrs: Attrs, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
 _COMMON = {"scale": float, "reads": Reads, "softcap": float}
 
 define(
-    OpDef(
-        "attn.attention",
-        3,
-        _attention_type,
-        _attention_eval,
-        attrs={**_COMMON, "causal": bool, "layer": int},
-        defaults={"reads": FULL_ATTENTION, "softcap": 0.0, "causal": True},
-        mixes_rows=True,
-        doc="softmax(scale · q kᵀ) v within one sequence of T tokens. q [T, H, D], k [T, Hk, D], v [T, Hk, Dv] -> "
-        "[T, H, Dv]; query head h reads key-value head h // (H / Hk). reads: the positions that a token sees "
-        "(`inferir.ir.contract.kv_reads`). softcap c > 0: c · tanh(s / c).",
-    )
+    "attn.attention",
+    3,
+    _attention_type,
+    _attention_eval,
+    attrs={**_COMMON, "causal": bool, "layer": int},
+    defaults={"reads": FULL_ATTENTION, "softcap": 0.0, "causal": True},
+    mixes_rows=True,
+    doc="softmax(scale · q kᵀ) v within one sequence of T tokens. q [T, H, D], k [T, Hk, D], v [T, Hk, Dv] -> "
+    "[T, H, Dv]; query head h reads key-value head h // (H / Hk). reads: the positions that a token sees "
+    "(`inferir.ir.contract.kv_reads`). softcap c > 0: c · tanh(s / c).",
 )
 
 
@@ -101,20 +99,18 @@ def _paged_eval(
 
 
 define(
-    OpDef(
-        "attn.paged",
-        5,
-        _paged_type,
-        _paged_eval,
-        attrs={**_COMMON, "kv_heads": int, "block_size": int, "layer": int},
-        defaults={"reads": FULL_ATTENTION, "softcap": 0.0},
-        mixes_rows=True,
-        in_memory=5,
-        anchor="attention",
-        short="attention",
-        doc="Attention of this step's tokens over the paged cache, which holds their own keys and values already. "
-        "q [T, H, D]; key cache [NB, Hk, D/p, bs, p]; value cache [NB, Hk, bs/p, Dv, p] with p = kpack(dtype); "
-        "block_tables [S, MB]; attn_items [A, 6] rows (sequence, first row, token count, position of the first token, "
-        "split or -1, partial row): see `inferir.ir.contract.split_kv`.",
-    )
+    "attn.paged",
+    5,
+    _paged_type,
+    _paged_eval,
+    attrs={**_COMMON, "kv_heads": int, "block_size": int, "layer": int},
+    defaults={"reads": FULL_ATTENTION, "softcap": 0.0},
+    mixes_rows=True,
+    in_memory=5,
+    anchor="attention",
+    short="attention",
+    doc="Attention of this step's tokens over the paged cache, which holds their own keys and values already. "
+    "q [T, H, D]; key cache [NB, Hk, D/p, bs, p]; value cache [NB, Hk, bs/p, Dv, p] with p = kpack(dtype); "
+    "block_tables [S, MB]; attn_items [A, 6] rows (sequence, first row, token count, position of the first token, "
+    "split or -1, partial row): see `inferir.ir.contract.split_kv`.",
 )

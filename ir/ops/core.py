@@ -7,19 +7,17 @@ from collections.abc import Sequence
 from inferir.ir.errors import IRError
 from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import DType, torch_dtype
-from inferir.ir.graph.registry import OpDef, define
+from inferir.ir.graph.registry import define
 from inferir.ir.graph.types import TensorType
 
-define(OpDef("core.input", 0, None, attrs={"name": str}, doc="A run-time operand."))
-define(OpDef("core.weight", 0, None, attrs={"name": str}, doc="A tensor by name."))
+define("core.input", 0, None, attrs={"name": str}, doc="A run-time operand.")
+define("core.weight", 0, None, attrs={"name": str}, doc="A tensor by name.")
 define(
-    OpDef(
-        "core.scalar",
-        0,
-        None,
-        attrs={"value": (bool, int, float)},
-        doc="A rank-0 number that takes the element type of the other operand.",
-    )
+    "core.scalar",
+    0,
+    None,
+    attrs={"value": (bool, int, float)},
+    doc="A rank-0 number that takes the element type of the other operand.",
 )
 
 
@@ -37,12 +35,10 @@ def _constant_eval(attrs: Attrs):  # type: ignore[no-untyped-def]
 
 
 define(
-    OpDef(
-        "core.constant",
-        0,
-        _constant,
-        _constant_eval,
-        attrs={"dtype": DType, "shape": tuple, "data": tuple},
-        doc="A small literal tensor; `data` in row-major order.",
-    )
+    "core.constant",
+    0,
+    _constant,
+    _constant_eval,
+    attrs={"dtype": DType, "shape": tuple, "data": tuple},
+    doc="A small literal tensor; `data` in row-major order.",
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.graph import Graph, Node
-from inferir.ir.graph.registry import OpDef, anchors, define, opdef
+from inferir.ir.graph.registry import anchors, define, opdef
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
 
@@ -37,12 +37,10 @@ def _region_eval(attrs: Attrs, *tensors: Any) -> Any:
 
 
 define(
-    OpDef(
-        "kernel.region",
-        (0, None),
-        _region_type,
-        _region_eval,
-        attrs={"anchor": str, "body": Graph, "name": str},
-        doc="A group of ops that becomes one kernel; operands correspond to inputs of `body`, results to its outputs.",
-    )
+    "kernel.region",
+    (0, None),
+    _region_type,
+    _region_eval,
+    attrs={"anchor": str, "body": Graph, "name": str},
+    doc="A group of ops that becomes one kernel; operands correspond to inputs of `body`, results to its outputs.",
 )

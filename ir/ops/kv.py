@@ -9,7 +9,7 @@ from inferir.ir.contract.kv_specs import attention_tensor
 from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dims import NB
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.registry import OpDef, define
+from inferir.ir.graph.registry import define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
 
@@ -46,16 +46,14 @@ def _write_eval(attrs: Attrs, cache: torch.Tensor, x: torch.Tensor, slots: torch
 
 
 define(
-    OpDef(
-        "kv.write",
-        3,
-        _write_type,
-        _write_eval,
-        attrs={"role": str, "block_size": int},
-        mixes_rows=True,
-        in_memory=1,
-        stores=1,
-        short="kv_write",
-        doc="Write row t of x [T, Hk, D] to slot slots[t] = block · block_size + offset. Returns the new cache.",
-    )
+    "kv.write",
+    3,
+    _write_type,
+    _write_eval,
+    attrs={"role": str, "block_size": int},
+    mixes_rows=True,
+    in_memory=1,
+    stores=1,
+    short="kv_write",
+    doc="Write row t of x [T, Hk, D] to slot slots[t] = block · block_size + offset. Returns the new cache.",
 )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from inferir.ir.graph.attrs import Attrs
-from inferir.ir.graph.registry import OpDef, define
+from inferir.ir.graph.registry import define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.weight_format import FORMATS, WeightFormat
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def _packing(format: WeightFormat) -> OpDef:
+def _define_packing(format: WeightFormat) -> None:
     """The op from a weight [N, K] to the tensors that the format stores of it."""
 
     def infer(types: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -24,7 +24,7 @@ def _packing(format: WeightFormat) -> OpDef:
         return format.pack(w, attrs)
 
     roles = (f"{format.name}.{role}" for role in format.roles)
-    return OpDef(
+    define(
         format.op,
         1,
         infer,
@@ -37,4 +37,4 @@ def _packing(format: WeightFormat) -> OpDef:
 
 
 for _format in FORMATS.load().values():
-    define(_packing(_format))
+    _define_packing(_format)

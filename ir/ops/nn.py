@@ -9,7 +9,7 @@ from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import DType, from_torch
 from inferir.ir.graph.graph import Builder, Graph, Value
 from inferir.ir.graph.interpreter import run_body
-from inferir.ir.graph.registry import Decompose, OpDef, define
+from inferir.ir.graph.registry import Decompose, define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import elementwise, need
 
@@ -60,18 +60,16 @@ def _rms_norm(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
 
 
 define(
-    OpDef(
-        "nn.rms_norm",
-        (1, 2),
-        _norm_type,
-        _by_decomposition(_rms_norm),
-        attrs={"eps": float, "offset": float, "round_before_weight": bool},
-        defaults={"offset": 0.0, "round_before_weight": True},
-        decompose=_rms_norm,
-        last_axis=True,
-        converts_from=1,
-        doc=_rms_norm.__doc__ or "",
-    )
+    "nn.rms_norm",
+    (1, 2),
+    _norm_type,
+    _by_decomposition(_rms_norm),
+    attrs={"eps": float, "offset": float, "round_before_weight": bool},
+    defaults={"offset": 0.0, "round_before_weight": True},
+    decompose=_rms_norm,
+    last_axis=True,
+    converts_from=1,
+    doc=_rms_norm.__doc__ or "",
 )
 
 
@@ -95,17 +93,15 @@ def _layer_norm(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
 
 
 define(
-    OpDef(
-        "nn.layer_norm",
-        (1, 3),
-        _norm_type,
-        _by_decomposition(_layer_norm),
-        attrs={"eps": float},
-        decompose=_layer_norm,
-        last_axis=True,
-        converts_from=1,
-        doc=_layer_norm.__doc__ or "",
-    )
+    "nn.layer_norm",
+    (1, 3),
+    _norm_type,
+    _by_decomposition(_layer_norm),
+    attrs={"eps": float},
+    decompose=_layer_norm,
+    last_axis=True,
+    converts_from=1,
+    doc=_layer_norm.__doc__ or "",
 )
 
 
@@ -146,16 +142,14 @@ def _rotary(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
 
 
 define(
-    OpDef(
-        "nn.rotary",
-        3,
-        _rotary_type,
-        _by_decomposition(_rotary),
-        attrs={"style": str},
-        defaults={"style": "half"},
-        decompose=_rotary,
-        doc=_rotary.__doc__ or "",
-    )
+    "nn.rotary",
+    3,
+    _rotary_type,
+    _by_decomposition(_rotary),
+    attrs={"style": str},
+    defaults={"style": "half"},
+    decompose=_rotary,
+    doc=_rotary.__doc__ or "",
 )
 
 GATES = ("silu", "gelu", "gelu_tanh", "relu", "sigmoid")
@@ -177,16 +171,14 @@ def _gated(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
 
 
 define(
-    OpDef(
-        "nn.gated_act",
-        2,
-        _gated_type,
-        _by_decomposition(_gated),
-        attrs={"kind": str},
-        decompose=_gated,
-        elementwise=True,
-        doc=_gated.__doc__ or "",
-    )
+    "nn.gated_act",
+    2,
+    _gated_type,
+    _by_decomposition(_gated),
+    attrs={"kind": str},
+    decompose=_gated,
+    elementwise=True,
+    doc=_gated.__doc__ or "",
 )
 
 
@@ -202,14 +194,12 @@ def _softcap_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 define(
-    OpDef(
-        "nn.softcap",
-        1,
-        _softcap_type,
-        _by_decomposition(_softcap),
-        attrs={"cap": float},
-        decompose=_softcap,
-        elementwise=True,
-        doc=_softcap.__doc__ or "",
-    )
+    "nn.softcap",
+    1,
+    _softcap_type,
+    _by_decomposition(_softcap),
+    attrs={"cap": float},
+    decompose=_softcap,
+    elementwise=True,
+    doc=_softcap.__doc__ or "",
 )

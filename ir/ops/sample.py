@@ -13,7 +13,7 @@ from inferir.ir.contract.step_inputs import SAMPLE_INPUTS, WORDS, mask_words
 from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dims import Dim, E
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.registry import OpDef, define, infer_types, opdef
+from inferir.ir.graph.registry import define, infer_types, opdef
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import need
 from inferir.ir.weight_format import FORMATS
@@ -130,20 +130,18 @@ def _sample_eval(attrs: Attrs, logits: torch.Tensor, *operands: torch.Tensor) ->
 
 
 define(
-    OpDef(
-        "sample.draw",
-        1 + len(SAMPLE_INPUTS),
-        _sample_type,
-        _sample_eval,
-        attrs={"valid": int},
-        doc="One token per row of logits [R, V] among the first `valid` entries. In this order: where `masked` is not "
-        "0, entries whose bit in `bitmask` is clear become -inf; edits [edit_begin, edit_begin + edit_count) change "
-        "the entry they name, x + bias, then x / multiplier if x > 0 else x * multiplier, then x - offset; if "
-        "`temperature` is 0 the first maximum is the token; else x / temperature, min-p, top-k, top-p (see `kept`), "
-        "and a draw from the softmax of what is left as arg-max of x + Gumbel noise (Gumbel 1954). The noise is a "
-        "function of (seed, counter, index), so a row never depends on others. A row without a drawable "
-        "entry (all -inf or NaN) gives -1.",
-    )
+    "sample.draw",
+    1 + len(SAMPLE_INPUTS),
+    _sample_type,
+    _sample_eval,
+    attrs={"valid": int},
+    doc="One token per row of logits [R, V] among the first `valid` entries. In this order: where `masked` is not "
+    "0, entries whose bit in `bitmask` is clear become -inf; edits [edit_begin, edit_begin + edit_count) change "
+    "the entry they name, x + bias, then x / multiplier if x > 0 else x * multiplier, then x - offset; if "
+    "`temperature` is 0 the first maximum is the token; else x / temperature, min-p, top-k, top-p (see `kept`), "
+    "and a draw from the softmax of what is left as arg-max of x + Gumbel noise (Gumbel 1954). The noise is a "
+    "function of (seed, counter, index), so a row never depends on others. A row without a drawable "
+    "entry (all -inf or NaN) gives -1.",
 )
 
 
@@ -172,17 +170,15 @@ def _argmax_eval(attrs: Attrs, x: torch.Tensor, w: torch.Tensor, *_quantized: to
 
 
 define(
-    OpDef(
-        "sample.argmax",
-        5,
-        _argmax_type,
-        _argmax_eval,
-        attrs={"n": int, "valid": int},
-        in_memory=5,
-        anchor="argmax",
-        doc="Per row of x [G, K] the index of the first maximum among the first `valid` outputs of its float32 product "
-        "with a weight of `n` outputs in panels, as `sample.draw` at temperature 0 takes it from logits; -1 if none is "
-        "above -inf. The other operands, the same weight in the format int8_rows, let a kernel leave out what cannot "
-        "be the maximum; they do not change the result.",
-    )
+    "sample.argmax",
+    5,
+    _argmax_type,
+    _argmax_eval,
+    attrs={"n": int, "valid": int},
+    in_memory=5,
+    anchor="argmax",
+    doc="Per row of x [G, K] the index of the first maximum among the first `valid` outputs of its float32 product "
+    "with a weight of `n` outputs in panels, as `sample.draw` at temperature 0 takes it from logits; -1 if none is "
+    "above -inf. The other operands, the same weight in the format int8_rows, let a kernel leave out what cannot "
+    "be the maximum; they do not change the result.",
 )

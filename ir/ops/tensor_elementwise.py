@@ -13,7 +13,7 @@ from typing import Any
 from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import DType, torch_dtype
 from inferir.ir.graph.graph import Builder, Value
-from inferir.ir.graph.registry import Decompose, Infer, OpDef, define
+from inferir.ir.graph.registry import Decompose, Infer, define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import compare, elementwise, need, real, same, torch_module
 
@@ -78,7 +78,7 @@ def _in_float32(parts: Callable[[Builder, Value, Attrs], Value]) -> Decompose:
 for _name, _fn in _UNARY.items():
     _infer = same if _name in ("neg", "abs", "relu") else real
     _parts = _in_float32(_silu_parts) if _name == "silu" else None
-    define(OpDef(f"tensor.{_name}", 1, _infer, lambda attrs, x, fn=_fn: fn(x), decompose=_parts, elementwise=True))
+    define(f"tensor.{_name}", 1, _infer, lambda attrs, x, fn=_fn: fn(x), decompose=_parts, elementwise=True)
 
 
 def _gelu(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -87,16 +87,14 @@ def _gelu(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 define(
-    OpDef(
-        "tensor.gelu",
-        1,
-        _gelu,
-        lambda attrs, x: torch_module().nn.functional.gelu(x, approximate=attrs["approximate"]),
-        attrs={"approximate": str},
-        decompose=_in_float32(_gelu_parts),
-        elementwise=True,
-        doc='x * Phi(x), or its tanh form with approximate="tanh".',
-    )
+    "tensor.gelu",
+    1,
+    _gelu,
+    lambda attrs, x: torch_module().nn.functional.gelu(x, approximate=attrs["approximate"]),
+    attrs={"approximate": str},
+    decompose=_in_float32(_gelu_parts),
+    elementwise=True,
+    doc='x * Phi(x), or its tanh form with approximate="tanh".',
 )
 
 
@@ -121,7 +119,7 @@ def _div(a: Any, b: Any) -> Any:
 
 
 def _binary(name: str, fn: Callable[..., Any], infer: Infer = elementwise, **facts: Any) -> None:
-    define(OpDef(f"tensor.{name}", 2, infer, lambda attrs, a, b: fn(a, b), elementwise=True, **facts))
+    define(f"tensor.{name}", 2, infer, lambda attrs, a, b: fn(a, b), elementwise=True, **facts)
 
 
 _binary("add", lambda a, b: a + b, commutative=True, unit=0)
@@ -147,7 +145,7 @@ def _not(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(types[0].shape, DType.BOOL)
 
 
-define(OpDef("tensor.logical_not", 1, _not, lambda attrs, x: x.logical_not(), elementwise=True, logical=True))
+define("tensor.logical_not", 1, _not, lambda attrs, x: x.logical_not(), elementwise=True, logical=True)
 
 
 def _where(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -160,16 +158,14 @@ def _where_eval(attrs: Attrs, c: Any, a: Any, b: Any) -> Any:
     return torch_module().where(c, *_tensors(a, b))
 
 
-define(OpDef("tensor.where", 3, _where, _where_eval, elementwise=True, conditions=1))
+define("tensor.where", 3, _where, _where_eval, elementwise=True, conditions=1)
 
 define(
-    OpDef(
-        "tensor.cast",
-        1,
-        lambda types, attrs: TensorType(types[0].shape, attrs["dtype"]),
-        lambda attrs, x: x.to(torch_dtype(attrs["dtype"])),
-        attrs={"dtype": DType},
-        elementwise=True,
-        quiet=True,
-    )
+    "tensor.cast",
+    1,
+    lambda types, attrs: TensorType(types[0].shape, attrs["dtype"]),
+    lambda attrs, x: x.to(torch_dtype(attrs["dtype"])),
+    attrs={"dtype": DType},
+    elementwise=True,
+    quiet=True,
 )

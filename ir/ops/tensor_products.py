@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dtypes import DType, torch_dtype
-from inferir.ir.graph.registry import OpDef, define
+from inferir.ir.graph.registry import define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import broadcast, need, torch_module
 from inferir.ir.weight_format import FORMATS
@@ -27,15 +27,13 @@ def _linear(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 define(
-    OpDef(
-        "tensor.linear",
-        (2, 3),
-        _linear,
-        lambda attrs, x, w, *b: torch_module().nn.functional.linear(x, w, *b),
-        contraction=True,
-        last_axis=True,
-        doc="x [..., K] times w [N, K] transposed, plus bias [N].",
-    )
+    "tensor.linear",
+    (2, 3),
+    _linear,
+    lambda attrs, x, w, *b: torch_module().nn.functional.linear(x, w, *b),
+    contraction=True,
+    last_axis=True,
+    doc="x [..., K] times w [N, K] transposed, plus bias [N].",
 )
 
 
@@ -46,7 +44,7 @@ def _matmul(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType((*broadcast([a.shape[:-2], b.shape[:-2]]), a.shape[-2], b.shape[-1]), a.dtype)
 
 
-define(OpDef("tensor.matmul", 2, _matmul, lambda attrs, a, b: a @ b, contraction=True, in_memory=2))
+define("tensor.matmul", 2, _matmul, lambda attrs, a, b: a @ b, contraction=True, in_memory=2)
 
 
 def _packed(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -64,21 +62,19 @@ def _packed_eval(attrs: Attrs, x: torch.Tensor, *stored: torch.Tensor) -> Any:
 
 
 define(
-    OpDef(
-        "tensor.linear_packed",
-        (2, None),
-        _packed,
-        _packed_eval,
-        attrs={"n": int, "format": str, "interleave": int, "dtype": (DType, type(None))},
-        defaults={"format": "panels", "interleave": 1, "dtype": None},
-        contraction=True,
-        last_axis=True,
-        in_memory=None,
-        anchor="matmul",
-        short="linear",
-        doc="`tensor.linear` with the stored tensors of a weight in `format`; the result is in logical order. "
-        "`dtype` f32 gives the sums unrounded (default: rounded to the type of x).",
-    )
+    "tensor.linear_packed",
+    (2, None),
+    _packed,
+    _packed_eval,
+    attrs={"n": int, "format": str, "interleave": int, "dtype": (DType, type(None))},
+    defaults={"format": "panels", "interleave": 1, "dtype": None},
+    contraction=True,
+    last_axis=True,
+    in_memory=None,
+    anchor="matmul",
+    short="linear",
+    doc="`tensor.linear` with the stored tensors of a weight in `format`; the result is in logical order. "
+    "`dtype` f32 gives the sums unrounded (default: rounded to the type of x).",
 )
 
 
@@ -89,16 +85,14 @@ def _embedding(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 define(
-    OpDef(
-        "tensor.embedding",
-        2,
-        _embedding,
-        lambda attrs, w, ids: w[ids.long()],
-        lookup=True,
-        moves=True,
-        in_memory=1,
-        doc="Rows of w [V, H] by ids.",
-    )
+    "tensor.embedding",
+    2,
+    _embedding,
+    lambda attrs, w, ids: w[ids.long()],
+    lookup=True,
+    moves=True,
+    in_memory=1,
+    doc="Rows of w [V, H] by ids.",
 )
 
 
@@ -109,15 +103,13 @@ def _gather_rows(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 define(
-    OpDef(
-        "tensor.gather_rows",
-        2,
-        _gather_rows,
-        lambda attrs, x, rows: x[rows.long()],
-        lookup=True,
-        moves=True,
-        in_memory=1,
-        short="gather",
-        doc="x[rows].",
-    )
+    "tensor.gather_rows",
+    2,
+    _gather_rows,
+    lambda attrs, x, rows: x[rows.long()],
+    lookup=True,
+    moves=True,
+    in_memory=1,
+    short="gather",
+    doc="x[rows].",
 )

@@ -9,7 +9,7 @@ from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Value
-from inferir.ir.graph.registry import OpDef, define
+from inferir.ir.graph.registry import define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import axis, need, real, torch_module
 
@@ -41,26 +41,22 @@ _REDUCE: dict[str, Callable[..., Any]] = {
 }
 for _name, _fn in _REDUCE.items():
     define(
-        OpDef(
-            f"tensor.{_name}",
-            1,
-            _mean if _name == "mean" else _reduce,
-            lambda attrs, x, fn=_fn: fn(x, list(attrs["dims"]), attrs["keepdim"]),
-            attrs={"dims": tuple, "keepdim": bool},
-            reduction=True,
-        )
+        f"tensor.{_name}",
+        1,
+        _mean if _name == "mean" else _reduce,
+        lambda attrs, x, fn=_fn: fn(x, list(attrs["dims"]), attrs["keepdim"]),
+        attrs={"dims": tuple, "keepdim": bool},
+        reduction=True,
     )
 
 define(
-    OpDef(
-        "tensor.argmax",
-        1,
-        lambda types, attrs: TensorType(_reduced(types[0].shape, (attrs["dim"],), attrs["keepdim"]), DType.I32),
-        lambda attrs, x: x.argmax(attrs["dim"], keepdim=attrs["keepdim"]).to(torch_module().int32),
-        attrs={"dim": int, "keepdim": bool},
-        reduction=True,
-        doc="Index of the first maximum.",
-    )
+    "tensor.argmax",
+    1,
+    lambda types, attrs: TensorType(_reduced(types[0].shape, (attrs["dim"],), attrs["keepdim"]), DType.I32),
+    lambda attrs, x: x.argmax(attrs["dim"], keepdim=attrs["keepdim"]).to(torch_module().int32),
+    attrs={"dim": int, "keepdim": bool},
+    reduction=True,
+    doc="Index of the first maximum.",
 )
 
 
@@ -75,13 +71,11 @@ def _softmax_form(b: Builder, operands: Sequence[Value], attrs: Attrs) -> Value:
 
 
 define(
-    OpDef(
-        "tensor.softmax",
-        1,
-        _softmax,
-        lambda attrs, x: x.softmax(attrs["dim"]),
-        attrs={"dim": int},
-        decompose=_softmax_form,
-        reduction=True,
-    )
+    "tensor.softmax",
+    1,
+    _softmax,
+    lambda attrs, x: x.softmax(attrs["dim"]),
+    attrs={"dim": int},
+    decompose=_softmax_form,
+    reduction=True,
 )

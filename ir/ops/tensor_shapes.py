@@ -12,7 +12,7 @@ from inferir.ir.errors import IRError
 from inferir.ir.graph.attrs import Attrs
 from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.dtypes import DType, torch_dtype
-from inferir.ir.graph.registry import OpDef, define
+from inferir.ir.graph.registry import define
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.common import axis, ceil_div, need, torch_module
 
@@ -30,17 +30,15 @@ def _view(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 define(
-    OpDef(
-        "tensor.view",
-        1,
-        _view,
-        lambda attrs, x: x.reshape(attrs["shape"]),
-        attrs={"shape": tuple},
-        quiet=True,
-        view=True,
-        moves=True,
-        doc="Row-major reshape.",
-    )
+    "tensor.view",
+    1,
+    _view,
+    lambda attrs, x: x.reshape(attrs["shape"]),
+    attrs={"shape": tuple},
+    quiet=True,
+    view=True,
+    moves=True,
+    doc="Row-major reshape.",
 )
 
 
@@ -51,15 +49,13 @@ def _permute(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 define(
-    OpDef(
-        "tensor.permute",
-        1,
-        _permute,
-        lambda attrs, x: x.permute(attrs["perm"]),
-        attrs={"perm": tuple},
-        view=True,
-        moves=True,
-    )
+    "tensor.permute",
+    1,
+    _permute,
+    lambda attrs, x: x.permute(attrs["perm"]),
+    attrs={"perm": tuple},
+    view=True,
+    moves=True,
 )
 
 
@@ -72,16 +68,14 @@ def _expand(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 define(
-    OpDef(
-        "tensor.expand",
-        1,
-        _expand,
-        lambda attrs, x: x.expand(attrs["shape"]),
-        attrs={"shape": tuple},
-        quiet=True,
-        view=True,
-        moves=True,
-    )
+    "tensor.expand",
+    1,
+    _expand,
+    lambda attrs, x: x.expand(attrs["shape"]),
+    attrs={"shape": tuple},
+    quiet=True,
+    view=True,
+    moves=True,
 )
 
 
@@ -104,17 +98,15 @@ def _slice_eval(attrs: Attrs, x: torch.Tensor) -> torch.Tensor:
 
 
 define(
-    OpDef(
-        "tensor.slice",
-        1,
-        _slice,
-        _slice_eval,
-        attrs={"dim": int, "start": DIM, "stop": DIM, "step": int},
-        defaults={"step": 1},
-        view=True,
-        moves=True,
-        doc="x[..., start:stop:step, ...]; bounds are non-negative and not beyond the size.",
-    )
+    "tensor.slice",
+    1,
+    _slice,
+    _slice_eval,
+    attrs={"dim": int, "start": DIM, "stop": DIM, "step": int},
+    defaults={"step": 1},
+    view=True,
+    moves=True,
+    doc="x[..., start:stop:step, ...]; bounds are non-negative and not beyond the size.",
 )
 
 
@@ -132,14 +124,12 @@ def _cat(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 define(
-    OpDef(
-        "tensor.cat",
-        (1, None),
-        _cat,
-        lambda attrs, *xs: torch_module().cat(xs, attrs["dim"]),
-        attrs={"dim": int},
-        moves=True,
-    )
+    "tensor.cat",
+    (1, None),
+    _cat,
+    lambda attrs, *xs: torch_module().cat(xs, attrs["dim"]),
+    attrs={"dim": int},
+    moves=True,
 )
 
 
@@ -148,25 +138,21 @@ def _arange(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 define(
-    OpDef(
-        "tensor.arange",
-        0,
-        _arange,
-        lambda attrs: torch_module().arange(
-            attrs["start"], attrs["stop"], attrs["step"], dtype=torch_dtype(attrs["dtype"])
-        ),
-        attrs={"start": DIM, "stop": DIM, "step": int, "dtype": DType},
-        defaults={"start": 0, "step": 1},
-    )
+    "tensor.arange",
+    0,
+    _arange,
+    lambda attrs: torch_module().arange(
+        attrs["start"], attrs["stop"], attrs["step"], dtype=torch_dtype(attrs["dtype"])
+    ),
+    attrs={"start": DIM, "stop": DIM, "step": int, "dtype": DType},
+    defaults={"start": 0, "step": 1},
 )
 define(
-    OpDef(
-        "tensor.full",
-        0,
-        lambda types, attrs: TensorType(attrs["shape"], attrs["dtype"]),
-        lambda attrs: torch_module().full(attrs["shape"], _number(attrs["value"]), dtype=torch_dtype(attrs["dtype"])),
-        attrs={"shape": tuple, "value": (bool, int, float), "dtype": DType},
-    )
+    "tensor.full",
+    0,
+    lambda types, attrs: TensorType(attrs["shape"], attrs["dtype"]),
+    lambda attrs: torch_module().full(attrs["shape"], _number(attrs["value"]), dtype=torch_dtype(attrs["dtype"])),
+    attrs={"shape": tuple, "value": (bool, int, float), "dtype": DType},
 )
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from inferir.ir.graph.dims import Dim
 from inferir.ir.graph.dtypes import DType
@@ -25,14 +24,13 @@ _WIDER = {
 }
 
 
-@dataclass(frozen=True)
 class Canonicalise(Pass):
     """Removes what does nothing (identity views, casts, slices, x·1, x+0), joins chains of views, permutes, casts and
     slices, and writes powers as products and products with matrices as `tensor.linear`.
     """
 
-    name: ClassVar[str] = "canonicalise"
-    why: ClassVar[str] = "one spelling of views, casts and powers keeps later patterns few"
+    name = "canonicalise"
+    why = "one spelling of views, casts and powers keeps later patterns few"
 
     def run(self, graph: Graph) -> Graph:
         while True:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from inferir.ir.graph.graph import Graph, Node, Value, attr_text, rebuild
 from inferir.ir.graph.rewrite import transform
 from inferir.passes.context import Pass
 
 
-@dataclass(frozen=True)
 class ShareCommon(Pass):
     """Merges nodes with the same op, operands and attributes. All ops are pure, so this is always right; the first
     provenance stays.
     """
 
-    name: ClassVar[str] = "share-common"
-    why: ClassVar[str] = "layers recompute the same views, scalars and tables"
+    name = "share-common"
+    why = "layers recompute the same views, scalars and tables"
 
     def run(self, graph: Graph) -> Graph:
         seen: dict[Any, tuple[Value, ...]] = {}

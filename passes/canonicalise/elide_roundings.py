@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.registry import opdef
@@ -14,16 +11,15 @@ from inferir.passes.context import REGIONS, Pass
 _HALF = (DType.BF16, DType.F16)
 
 
-@dataclass(frozen=True)
 class ElideRoundings(Pass):
     """Rewrites region bodies so that bf16 and f16 values computed inside are f32, and are rounded only where they leave
     the region or are written to a cache. What the region reads and returns keeps its type. Rounds less often than
     the captured model; float32 graphs do not change.
     """
 
-    name: ClassVar[str] = "elide-roundings"
-    why: ClassVar[str] = "kernels compute in float32 anyway; rounding in between costs time and accuracy"
-    requires: ClassVar[frozenset[str]] = frozenset({REGIONS})
+    name = "elide-roundings"
+    why = "kernels compute in float32 anyway; rounding in between costs time and accuracy"
+    requires = frozenset({REGIONS})
 
     def run(self, graph: Graph) -> Graph:
         done: dict[Graph, Graph] = {}

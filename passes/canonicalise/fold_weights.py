@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, topological
 from inferir.ir.graph.registry import opdef
@@ -20,9 +19,9 @@ class FoldWeights(Pass):
 
     context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
 
-    name: ClassVar[str] = "fold-weights"
-    why: ClassVar[str] = "packing, merging and tables cost nothing in a step"
-    ensures: ClassVar[frozenset[str]] = frozenset({WEIGHTS_FOLDED})
+    name = "fold-weights"
+    why = "packing, merging and tables cost nothing in a step"
+    ensures = frozenset({WEIGHTS_FOLDED})
 
     def run(self, graph: Graph) -> Graph:
         static = static_nodes(graph)

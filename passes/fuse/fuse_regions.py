@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value
 from inferir.ir.graph.registry import ROWWISE, opdef
@@ -28,10 +27,10 @@ class FuseRegions(Pass):
     fuse: bool = True
     context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
 
-    name: ClassVar[str] = "fuse-regions"
-    why: ClassVar[str] = "intermediate rows stay in registers and cache instead of memory"
-    requires: ClassVar[frozenset[str]] = frozenset({PAGED, PACKED, WEIGHTS_FOLDED})
-    ensures: ClassVar[frozenset[str]] = frozenset({REGIONS})
+    name = "fuse-regions"
+    why = "intermediate rows stay in registers and cache instead of memory"
+    requires = frozenset({PAGED, PACKED, WEIGHTS_FOLDED})
+    ensures = frozenset({REGIONS})
 
     def run(self, graph: Graph) -> Graph:
         free_ops = frozenset() if self.fuse else frozenset({"tensor.cast"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import networkx as nx
 
@@ -28,10 +27,10 @@ class GatherLogitRows(Pass):
 
     through_layer: bool = False
 
-    name: ClassVar[str] = "gather-logit-rows"
-    why: ClassVar[str] = "a prefill step wants one row of logits, and the last matrix is the largest"
-    requires: ClassVar[frozenset[str]] = frozenset({PAGED})
-    ensures: ClassVar[frozenset[str]] = frozenset({ROWS_GATHERED})
+    name = "gather-logit-rows"
+    why = "a prefill step wants one row of logits, and the last matrix is the largest"
+    requires = frozenset({PAGED})
+    ensures = frozenset({ROWS_GATHERED})
 
     def run(self, graph: Graph) -> Graph:
         if "logits" not in graph.output_names:

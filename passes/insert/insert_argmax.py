@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from inferir.ir.graph.dims import G, R, with_symbol
 from inferir.ir.graph.graph import Builder, Graph, Node, Provenance, Value, make_node, topological
@@ -34,9 +33,9 @@ class InsertArgmax(Pass):
     valid: int | None = None
     context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
 
-    name: ClassVar[str] = "insert-argmax"
-    why: ClassVar[str] = "a byte per weight tells most tokens apart; the last matrix is read where it does not"
-    requires: ClassVar[frozenset[str]] = frozenset({PACKED, SAMPLED})
+    name = "insert-argmax"
+    why = "a byte per weight tells most tokens apart; the last matrix is read where it does not"
+    requires = frozenset({PACKED, SAMPLED})
 
     def run(self, graph: Graph) -> Graph:
         product = graph.output("logits").node

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.ir.contract.kv_specs import AttentionSpec, KVCacheSpec
@@ -33,10 +32,10 @@ class InsertKv(Pass):
     max_model_len: int
     context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
 
-    name: ClassVar[str] = "insert-kv"
-    why: ClassVar[str] = "serving keeps keys and values of earlier steps in blocks"
-    requires: ClassVar[frozenset[str]] = frozenset({RAGGED, POSITIONS_TABULATED})
-    ensures: ClassVar[frozenset[str]] = frozenset({PAGED})
+    name = "insert-kv"
+    why = "serving keeps keys and values of earlier steps in blocks"
+    requires = frozenset({RAGGED, POSITIONS_TABULATED})
+    ensures = frozenset({PAGED})
 
     def run(self, graph: Graph) -> Graph:
         b = Builder()

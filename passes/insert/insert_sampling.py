@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from inferir.ir.errors import PassError
 from inferir.ir.graph.graph import Builder, Graph, Provenance
@@ -21,10 +20,10 @@ class InsertSampling(Pass):
 
     valid: int | None = None
 
-    name: ClassVar[str] = "insert-sampling"
-    why: ClassVar[str] = "no trip to the host between logits and token"
-    requires: ClassVar[frozenset[str]] = frozenset({ROWS_GATHERED})
-    ensures: ClassVar[frozenset[str]] = frozenset({SAMPLED})
+    name = "insert-sampling"
+    why = "no trip to the host between logits and token"
+    requires = frozenset({ROWS_GATHERED})
+    ensures = frozenset({SAMPLED})
 
     def run(self, graph: Graph) -> Graph:
         logits = graph.output("logits")

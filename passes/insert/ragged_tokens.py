@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
 
 from inferir.ir.errors import PassError
 from inferir.ir.graph.dims import Dim, T
@@ -19,7 +17,6 @@ from inferir.passes.context import RAGGED, Pass, has_tokens, refuse
 Shape = tuple[Dim, ...]
 
 
-@dataclass(frozen=True)
 class RaggedTokens(Pass):
     """A captured value of shape s with T at axis p becomes [T] + s without p, without a leading batch axis of size 1.
 
@@ -28,9 +25,9 @@ class RaggedTokens(Pass):
     refused: only attention may mix tokens.
     """
 
-    name: ClassVar[str] = "ragged-tokens"
-    why: ClassVar[str] = "a step is a flat list of tokens; kernels want one row per token"
-    ensures: ClassVar[frozenset[str]] = frozenset({RAGGED})
+    name = "ragged-tokens"
+    why = "a step is a flat list of tokens; kernels want one row per token"
+    ensures = frozenset({RAGGED})
 
     def run(self, graph: Graph) -> Graph:
         env: dict[Value, Value] = {}

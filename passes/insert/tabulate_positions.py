@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import sympy
 
@@ -26,10 +26,10 @@ class TabulatePositions(Pass):
 
     max_model_len: int
 
-    name: ClassVar[str] = "tabulate-positions"
-    why: ClassVar[str] = "sines and cosines are read, not computed, in a step; every rotary variant becomes a table"
-    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
-    ensures: ClassVar[frozenset[str]] = frozenset({POSITIONS_TABULATED})
+    name = "tabulate-positions"
+    why = "sines and cosines are read, not computed, in a step; every rotary variant becomes a table"
+    requires = frozenset({RAGGED})
+    ensures = frozenset({POSITIONS_TABULATED})
 
     def run(self, graph: Graph) -> Graph:
         positions = next((v for v in graph.inputs if v.node.attrs["name"] == "positions"), None)

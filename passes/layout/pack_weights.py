@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from inferir.ir.errors import IRError
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
@@ -25,10 +24,10 @@ class PackWeights(Pass):
     interleave: bool = True
     format: str = "panels"
 
-    name: ClassVar[str] = "pack-weights"
-    why: ClassVar[str] = "kernels stream weights strictly in order"
-    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
-    ensures: ClassVar[frozenset[str]] = frozenset({PACKED})
+    name = "pack-weights"
+    why = "kernels stream weights strictly in order"
+    requires = frozenset({RAGGED})
+    ensures = frozenset({PACKED})
 
     def run(self, graph: Graph) -> Graph:
         users = graph.users()

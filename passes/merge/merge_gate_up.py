@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value, rebuild
 from inferir.ir.graph.rewrite import transform
@@ -19,9 +18,9 @@ class MergeGateUp(Pass):
 
     context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
 
-    name: ClassVar[str] = "merge-gate-up"
-    why: ClassVar[str] = "one pass over the input, and the activation becomes an epilogue of the product"
-    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
+    name = "merge-gate-up"
+    why = "one pass over the input, and the activation becomes an epilogue of the product"
+    requires = frozenset({RAGGED})
 
     def run(self, graph: Graph) -> Graph:
         users = graph.users()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from inferir.ir.graph.graph import Graph, Node, Value
 from inferir.ir.graph.registry import opdef
@@ -20,9 +19,9 @@ class MergeQkv(Pass):
 
     context: PassContext = field(default_factory=PassContext, compare=False, repr=False)
 
-    name: ClassVar[str] = "merge-qkv"
-    why: ClassVar[str] = "one pass over the normalised input instead of three"
-    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
+    name = "merge-qkv"
+    why = "one pass over the normalised input instead of three"
+    requires = frozenset({RAGGED})
 
     def run(self, graph: Graph) -> Graph:
         into = _reaches_attention(graph)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.rewrite import transform
 from inferir.ir.ops.nn import GATES
 from inferir.passes.context import RAGGED, Pass
 
 
-@dataclass(frozen=True)
 class RecogniseGatedAct(Pass):
     """act(gate)·up with two different values of one type becomes `nn.gated_act`."""
 
-    name: ClassVar[str] = "recognise-gated-act"
-    why: ClassVar[str] = "marks gate and up projections, which are then merged and packed alternately"
-    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
+    name = "recognise-gated-act"
+    why = "marks gate and up projections, which are then merged and packed alternately"
+    requires = frozenset({RAGGED})
 
     def run(self, graph: Graph) -> Graph:
         return transform(graph, _visit)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.graph.rewrite import Any_, OneOf, P, Scalar, match, transform
@@ -18,7 +15,6 @@ _WEIGHTED = P("tensor.mul", P("nn.rms_norm", Any_("x"), name="norm"), Any_("w"))
 _SHIFTED = P("tensor.add", Any_("w"), Scalar("offset"))
 
 
-@dataclass(frozen=True)
 class RecogniseRmsNorm(Pass):
     """Grows `nn.rms_norm` from the inside out: x·rsqrt(mean(x²)+eps), then the weight (w or w plus a number), then the
     casts around it.
@@ -27,9 +23,9 @@ class RecogniseRmsNorm(Pass):
     H, D].
     """
 
-    name: ClassVar[str] = "recognise-rms-norm"
-    why: ClassVar[str] = "a norm is one reduction per row for a kernel, instead of eight ops"
-    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
+    name = "recognise-rms-norm"
+    why = "a norm is one reduction per row for a kernel, instead of eight ops"
+    requires = frozenset({RAGGED})
 
     def run(self, graph: Graph) -> Graph:
         return transform(graph, _visit)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.graph.rewrite import Any_, Opt, P, match, transform
 from inferir.ir.ops.common import axis
@@ -28,17 +25,14 @@ _PARTIAL = P(
 )
 
 
-@dataclass(frozen=True)
 class RecogniseRotary(Pass):
     """x·cos + rotate_half(x)·sin on x [T, H, d] with cos, sin [T, d] becomes `nn.rotary`; so does the same on the first
     d entries of every head with the rest passed through. Interleaved variants stay as they are.
     """
 
-    name: ClassVar[str] = "recognise-rotary"
-    why: ClassVar[str] = (
-        "one op instead of slices, negation and concatenation, which a kernel would have to index through"
-    )
-    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
+    name = "recognise-rotary"
+    why = "one op instead of slices, negation and concatenation, which a kernel would have to index through"
+    requires = frozenset({RAGGED})
 
     def run(self, graph: Graph) -> Graph:
         return transform(graph, _visit)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from inferir.ir.graph.graph import Builder, Graph, Node, Value, rebuild
 from inferir.ir.graph.rewrite import Any_, P, Scalar, match, transform
 from inferir.passes.context import RAGGED, Pass
@@ -12,13 +9,12 @@ from inferir.passes.context import RAGGED, Pass
 _SOFTCAP = P("tensor.mul", P("tensor.tanh", P("tensor.div", Any_("x"), Scalar("divisor"))), Scalar("cap"))
 
 
-@dataclass(frozen=True)
 class RecogniseSoftcap(Pass):
     """cap·tanh(x / cap) becomes `nn.softcap`."""
 
-    name: ClassVar[str] = "recognise-softcap"
-    why: ClassVar[str] = "one op in the epilogue of the logits' matrix product"
-    requires: ClassVar[frozenset[str]] = frozenset({RAGGED})
+    name = "recognise-softcap"
+    why = "one op in the epilogue of the logits' matrix product"
+    requires = frozenset({RAGGED})
 
     def run(self, graph: Graph) -> Graph:
         return transform(graph, _visit)

@@ -10,7 +10,7 @@ from inferir.ir.errors import IRError
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder
-from inferir.ir.graph.registry import OpDef, all_ops, define, opdef
+from inferir.ir.graph.registry import all_ops, define, opdef
 from inferir.ir.graph.types import TensorType
 
 GIVEN = {"core.input", "core.weight", "core.scalar"}
@@ -30,14 +30,14 @@ def test_unknown_and_duplicate_ops_are_named() -> None:
     with pytest.raises(IRError, match=r"unknown dialect 'nope'; known: core, tensor"):
         opdef("nope.exp")
     with pytest.raises(IRError, match=r"tensor\.exp is defined twice"):
-        define(OpDef("tensor.exp", 1, lambda types, attrs: types[0]))
+        define("tensor.exp", 1, lambda types, attrs: types[0])
 
 
 def test_a_dialect_of_another_distribution_is_loaded_when_asked_for(tmp_path: Path) -> None:
     (tmp_path / "acme_ops.py").write_text(
-        "from inferir.ir.graph.registry import OpDef, define\n"
+        "from inferir.ir.graph.registry import define\n"
         "from inferir.ir.ops.common import same\n"
-        "define(OpDef('acme.sign', 1, same, lambda attrs, x: x.sign(), elementwise=True))\n"
+        "define('acme.sign', 1, same, lambda attrs, x: x.sign(), elementwise=True)\n"
     )
     info = tmp_path / "acme-1.5.dist-info"
     info.mkdir()
