@@ -71,7 +71,9 @@ lint: $(VENV)/.dev
 	$(call part,types,$(BIN)/mypy)
 	$(call part,imports,$(BIN)/lint-imports --no-logo)
 
-test: lint bare
+# Type checking keeps one core busy, what stands before the tests of the wheel mostly the other.
+test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory --output-sync=line -j2 lint bare
 	$(call part,tests,$(BIN)/python -m pytest $(PYTEST_ARGS))
 
 clean:
