@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_options import EngineOptions, ModelLimits
-from inferir.runtime.executor.executors import check_target, executor_for
+from inferir.runtime.executor.executors import executor_for
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.cache_size import plan_blocks
 from inferir.runtime.kv.kv_cache import KVCache
-from inferir.runtime.loader import LoadedArtifact, load_artifact
+from inferir.runtime.loader import LoadedArtifact
 from inferir.runtime.machine import thread_count
 from inferir.runtime.text.tokenizer import Tokenizer
-
-
-def load_engine(path: str | os.PathLike[str], options: EngineOptions | None = None) -> Engine:
-    """Verify and load the artifact at `path`. Raises `ArtifactError`, `TargetError` or `EngineError`."""
-    return build_engine(load_artifact(path, check_target), options)
 
 
 def build_engine(artifact: LoadedArtifact, options: EngineOptions | None = None) -> Engine:

@@ -14,11 +14,13 @@ import zmq
 
 from inferir.ir.errors import InferirError, QueueFullError, RequestError
 from inferir.ir.system.child import die_with_parent
-from inferir.runtime.build_engine import load_engine
+from inferir.runtime.build_engine import build_engine
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_loop import EngineLoop
 from inferir.runtime.engine.engine_options import EngineOptions
+from inferir.runtime.executor.executors import check_target
 from inferir.runtime.fresh_memory import FreshMemory
+from inferir.runtime.loader import load_artifact
 from inferir.runtime.requests.request import Request, Update
 from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.server.engine import messages as m
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from inferir.runtime.structured import Grammar
 
 IDLE_MS = 1000
+WARM_UP_BYTES = 4 << 30  # with more weights, a step takes longer than it saves the first request
 COMPILERS = ("tvm", "triton", "torch._inductor", "llvmlite")
 
 
@@ -167,8 +170,10 @@ def main(address: str, artifact: str, options: str) -> None:
     socket = m.pair_socket(context)
     socket.connect(address)
     try:
-        process = EngineProcess(load_engine(artifact, EngineOptions(**json.loads(options))), socket)
-        process.warm_up()
+        loaded = load_artifact(artifact, check_target)
+        process = EngineProcess(build_engine(loaded, EngineOptions(**json.loads(options))), socket)
+        if loaded.manifest.memory.weight_bytes <= WARM_UP_BYTES:
+            process.warm_up()
         process.send(m.Ready(process.engine.capacity, process.engine.kv_text))
         process.run()
         process.close()

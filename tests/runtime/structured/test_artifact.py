@@ -12,9 +12,11 @@ import jsonschema
 import pytest
 from engine_requests import add_request
 
-from inferir.runtime.build_engine import load_engine
+from inferir.runtime.build_engine import build_engine
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_options import EngineOptions
+from inferir.runtime.executor.executors import check_target
+from inferir.runtime.loader import load_artifact
 from inferir.runtime.requests.request import Request
 from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.runtime.structured import GrammarCompiler, StructuredSpec
@@ -30,7 +32,7 @@ VALUES = ["在线", "Sjöfart", "😀", 'a"b\\c']
 
 @pytest.fixture(scope="module")
 def engine(tiny_artifact: Path) -> Iterator[Engine]:
-    made = load_engine(tiny_artifact, EngineOptions(threads=1))
+    made = build_engine(load_artifact(tiny_artifact, check_target), EngineOptions(threads=1))
     yield made
     made.close()
 
