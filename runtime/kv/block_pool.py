@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from inferir.ir.contract.kv_specs import NULL_BLOCK
 from inferir.ir.errors import EngineError
@@ -92,12 +92,3 @@ class BlockPool:
                 self._next[before] = self._prev[after] = block
                 self._prev[block], self._next[block] = before, after
                 self._num_free += 1
-
-    def free_order(self) -> Sequence[int]:
-        """Free blocks in the order in which they will be reused."""
-        out = []
-        block = self._next[NULL_BLOCK]
-        while block != NULL_BLOCK:
-            out.append(block)
-            block = self._next[block]
-        return out
