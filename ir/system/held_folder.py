@@ -3,9 +3,10 @@
     PREFIX-6f3a0c91d2e4/lock     marks the folder as ours; its maker holds an advisory lock on it
     PREFIX-6f3a0c91d2e4/...      whatever the maker puts there
 
-The kernel drops the lock when the maker ends, however it ends. A folder is removed by others only if it carries the
-mark, belongs to this user and its lock is free; neither a name nor an age is enough, and no pid is involved, which
-containers and hosts that share a folder would share too. Where the file system has no locks, nothing is removed.
+The kernel drops the lock when the maker ends, however it ends. A folder is removed by others only if it belongs to this
+user, and carries the mark with a free lock or is empty, as one is whose maker was killed before the mark was made; a
+maker that loses its empty folder to others makes another one. An age is never enough, and no pid is involved, which
+containers and hosts that share a folder would share too. Where the file system has no locks, only empty ones go.
 
 Everything is done relative to descriptors and follows no link, so nothing outside a folder can be reached through it.
 """
@@ -27,6 +28,7 @@ from pathlib import Path
 LOCK = "lock"
 _UNLOCKED = "lock.new"
 _MARK = b"inferir: this folder is in use while a process holds the lock on this file\n"
+_NO_LOCKS = b"a folder of inferir on a file system without locks: only its maker removes it\n"
 _TRIES = 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -84,14 +86,22 @@ def make_held(parent: int, where: Path, prefix: str) -> HeldFolder:
         name = f"{prefix}-{os.urandom(6).hex()}"
         try:
             os.mkdir(name, 0o700, dir_fd=parent)
-            break
+            made = _hold(parent, where, name)
         except FileExistsError:
             continue
-        except OSError as error:
+        except OSError as error:  # such as a full disk; what it names is but the mark, if anything
             raise OSError(error.errno, error.strerror, str(where)) from error
-    else:
-        raise FileExistsError(EEXIST, "no private folder could be made", str(where))
-    folder = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+        if made is not None:
+            return made
+    raise FileExistsError(EEXIST, "no private folder could be made", str(where))
+
+
+def _hold(parent: int, where: Path, name: str) -> HeldFolder | None:
+    """Mark the new folder `name`; None if another process took it for abandoned before the mark was locked."""
+    try:
+        folder = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+    except FileNotFoundError:
+        return None
     try:
         if os.fstat(folder).st_uid != os.geteuid():
             raise PermissionError(EPERM, "a private folder was replaced by another user", str(where / name))
@@ -101,8 +111,8 @@ def make_held(parent: int, where: Path, prefix: str) -> HeldFolder:
         with contextlib.suppress(OSError):
             _remove(parent, name, folder)
         os.close(folder)
-        if isinstance(error, OSError):  # such as a full disk; what it names is but the mark, if anything
-            raise OSError(error.errno, error.strerror, str(where)) from error
+        if isinstance(error, FileNotFoundError | BlockingIOError):
+            return None
         raise
 
 
@@ -215,9 +225,15 @@ def _take_lock(folder: int) -> int:
     """Put the mark into a folder, locked from the first moment it can be seen; the lock's descriptor."""
     lock = os.open(_UNLOCKED, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
-        os.write(lock, _MARK)
-        with contextlib.suppress(OSError):  # no locks here: without its mark, nobody ever takes it for abandoned
+        locked = True
+        try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another process has just taken the folder for abandoned
+            raise
+        except OSError:
+            locked = False
+        os.write(lock, _MARK if locked else _NO_LOCKS)
+        if locked:
             os.rename(_UNLOCKED, LOCK, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         os.close(lock)
@@ -230,12 +246,20 @@ def _remove_if_abandoned(parent: int, name: str, rescue: Callable[[int], None] |
     try:
         if os.fstat(folder).st_uid != os.geteuid():
             return False
-        lock = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        names = os.listdir(folder)
+        if not names:
+            os.rmdir(name, dir_fd=parent)
+            return True
+        mark = _UNLOCKED if names == [_UNLOCKED] else LOCK
+        lock = os.open(mark, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         try:
             found = os.fstat(lock)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or os.read(lock, 200) != _MARK:
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
                 return False
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError: in use, or no locks here
+            text = os.read(lock, 200)
+            if text != _MARK and (mark == LOCK or text):
+                return False
             if rescue is not None:
                 rescue(folder)
             _remove(parent, name, folder)

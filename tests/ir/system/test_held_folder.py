@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -87,13 +88,14 @@ def test_a_folder_stays_while_its_process_lives_and_goes_after_it_was_killed(tmp
     assert os.listdir(tmp_path) == []
 
 
-def _empty(path: Path) -> None:
-    path.mkdir()
-
-
 def _without_mark(path: Path) -> None:
     path.mkdir()
     (path / LOCK).write_bytes(b"")
+
+
+def _other_content(path: Path) -> None:
+    path.mkdir()
+    (path / "lock.new").write_bytes(b"somebody's lock")
 
 
 def _link_for_a_mark(path: Path) -> None:
@@ -116,7 +118,7 @@ def _odd_name(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [_empty, _without_mark, _link_for_a_mark, _fifo_for_a_mark, _link, _odd_name, Path.touch]
+    "make", [_without_mark, _other_content, _link_for_a_mark, _fifo_for_a_mark, _link, _odd_name, Path.touch]
 )
 def test_what_is_not_provably_left_behind_stays(tmp_path: Path, make: Callable[[Path], None]) -> None:
     root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
@@ -172,6 +174,51 @@ def test_without_locks_a_folder_never_counts_as_left_behind(tmp_path: Path, monk
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("at", ["open", "flock", "write", "rename"])
+def test_what_was_killed_before_its_mark_is_removed(tmp_path: Path, at: str) -> None:
+    """A child that stops, at every call on the way to the mark, as one does that is killed there."""
+    child = os.fork()
+    if child == 0:
+        module = held_folder.fcntl if at == "flock" else os
+        real = getattr(module, at)
+
+        def stop(*args: Any, **options: Any) -> Any:
+            return (
+                os._exit(0) if at in ("flock", "write", "rename") or args[0] == "lock.new" else real(*args, **options)
+            )
+
+        setattr(module, at, stop)
+        held(tmp_path)
+    os.waitpid(child, 0)
+    (left,) = tmp_path.iterdir()
+    assert os.listdir(left) == ([] if at == "open" else ["lock.new"])
+    assert sweep(tmp_path) == 1
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("at", ["open", "flock", "rename"])
+def test_a_maker_whose_folder_was_taken_for_abandoned_makes_another(
+    tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = held_folder.fcntl if at == "flock" else os
+    real, taken = getattr(module, at), []
+
+    def late(*args: Any, **options: Any) -> Any:
+        if not taken and (at != "open" or args[0] == "lock.new"):
+            taken.append(sorted(path.name for path in tmp_path.iterdir()))
+            if at == "rename":  # before the lock, but only noticed when the mark gets its name
+                shutil.rmtree(tmp_path / taken[0][0])
+            else:
+                assert sweep(tmp_path) == 1
+        return real(*args, **options)
+
+    monkeypatch.setattr(module, at, late)
+    folder = held(tmp_path)
+    assert taken != []
+    assert [path.name for path in tmp_path.iterdir()] == [folder.path.name] != taken[0]
+    folder.remove()
+
+
 @pytest.mark.parametrize("name", ["open", "write", "rename"])
 def test_a_folder_that_cannot_be_marked_leaves_nothing(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -186,11 +233,8 @@ def test_a_folder_that_cannot_be_marked_leaves_nothing(
     descriptor = os.open(tmp_path, os.O_RDONLY)
     with monkeypatch.context() as patch:
         patch.setattr(os, name, full)
-        if name == "rename":  # it is used without a mark then
-            make_held(descriptor, tmp_path, "inferir-test").remove()
-        else:
-            with pytest.raises(OSError, match="No space"):
-                make_held(descriptor, tmp_path, "inferir-test")
+        with pytest.raises(OSError, match="No space"):
+            make_held(descriptor, tmp_path, "inferir-test")
     os.close(descriptor)
     assert os.listdir(tmp_path) == []
 
