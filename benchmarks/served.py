@@ -89,7 +89,7 @@ class Served:
         for line in self.get("/metrics").text.splitlines():
             if not line.startswith("#") and "_bucket" not in line:
                 name, value = line.rsplit(" ", 1)
-                out[name.split("{")[0].removeprefix("inferir:")] = float(value)
+                out[name.split("{")[0].removeprefix("inferir_")] = float(value)
         return out
 
     def busy(self, seconds: float = 2.0) -> dict[str, float]:

@@ -1,4 +1,8 @@
-"""Prometheus metrics, with the base names that dashboards for vLLM know."""
+"""Prometheus metrics, with the base names that dashboards for vLLM know.
+
+Names are as Prometheus wants them, `inferir_num_requests_running`: a colon is for recording rules. With the prefix
+`vllm` they are vLLM's own, colon included.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,21 @@ _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 5
 
 _STEP = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
+VLLM = "vllm"
+"""The prefix with which every name that vLLM has, too, is spelled as there."""
+_VLLM_NAMES = {"iteration_tokens": "iteration_tokens_total"}
+"""Base names that vLLM spells in another way, against the rule that `_total` is for counters."""
+
 FINISH_REASONS = ("stop", "length", "abort", "error")
 
 
 class Metrics:
-    """All metrics of a server. `prefix` stands before a colon in every name; "" leaves both out."""
+    """All metrics of a server, their names with a prefix (see `full_name`)."""
 
     def __init__(self, prefix: str, model: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._prefix = f"{prefix}:" if prefix else ""
+        self._prefix = prefix
         self._model = model
         self._seen = Stats()
         self.generated = 0  # tokens since the server started
@@ -46,7 +55,7 @@ class Metrics:
             "compilers": self._counter("compile_events", "Compilers loaded while serving; stays 0."),
         }
         self._finished = Counter(
-            f"{self._prefix}request_success",
+            full_name(prefix, "request_success"),
             "Requests that ended, by reason.",
             ("model_name", "finished_reason"),
             registry=self.registry,
@@ -123,4 +132,11 @@ class Metrics:
         return Histogram(*self._name(name, help), registry=self.registry, buckets=buckets).labels(self._model)
 
     def _name(self, name: str, help: str) -> tuple[str, str, tuple[str]]:
-        return f"{self._prefix}{name}", help, ("model_name",)
+        return full_name(self._prefix, name), help, ("model_name",)
+
+
+def full_name(prefix: str, name: str) -> str:
+    """The base name of a metric behind `prefix` and an underscore, a colon if it is vLLM's; "" leaves both out."""
+    if prefix == VLLM:
+        return f"{prefix}:{_VLLM_NAMES.get(name, name)}"
+    return f"{prefix}_{name}" if prefix else name

@@ -201,7 +201,7 @@ def test_a_server_tells_what_a_sequence_keeps(artifact: Path, tmp_path: Path) ->
                 lines = stream.iter_lines()
                 next(lines)
                 text = httpx.get(f"{server.url}/metrics").text
-            return next(float(x.split()[1]) for x in text.splitlines() if x.startswith("inferir:kv_cache_used_bytes"))
+            return next(float(x.split()[1]) for x in text.splitlines() if x.startswith("inferir_kv_cache_used_bytes"))
 
         bytes_used = server.wait(used)  # 0 if the answer was complete before anybody looked
         kept = [blocks_kept(n) for n in range(len(PROMPTS[-1]), len(PROMPTS[-1]) + 700)]

@@ -26,7 +26,7 @@ def test_routes(server: Server) -> None:
 def test_metrics(server: Server) -> None:
     rows = re.findall(r"^\| `(\w+)` \| (gauge|counter|histogram) \|", TEXT, re.MULTILINE)
     families = text_string_to_metric_families(server.get("/metrics").text)
-    assert sorted(rows) == sorted((f.name.removeprefix("inferir:"), f.type) for f in families)
+    assert sorted(rows) == sorted((f.name.removeprefix("inferir_"), f.type) for f in families)
 
 
 def test_statuses() -> None:

@@ -336,7 +336,7 @@ def metrics(server: Server) -> dict[str, float]:
 
 
 def total(values: dict[str, float], name: str) -> float:
-    return sum(v for k, v in values.items() if k.startswith(f"inferir:{name}{{"))
+    return sum(v for k, v in values.items() if k.startswith(f"inferir_{name}{{"))
 
 
 def test_metrics_equal_usage(server: Server) -> None:

@@ -29,7 +29,7 @@ def counters(server: Server) -> dict[str, float]:
     out: dict[str, float] = {}
     for line in server.get("/metrics").text.splitlines():
         if not line.startswith("#"):
-            name = line.split("{")[0].removeprefix("inferir:")
+            name = line.split("{")[0].removeprefix("inferir_")
             out[name] = out.get(name, 0.0) + float(line.rsplit(" ", 1)[1])
     return out
 

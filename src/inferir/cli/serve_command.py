@@ -60,7 +60,9 @@ def _server_fields(
         list[str] | None,
         a.option("ORIGIN", "Origin that browsers may call from. May be repeated. Default: any.", "--allowed-origin"),
     ] = None,
-    metrics_prefix: Annotated[str, a.option("NAME", "Stands before the colon in names of metrics.")] = "inferir",
+    metrics_prefix: Annotated[
+        str, a.option("NAME", "Begins the names of metrics; vllm: they are vLLM's own.")
+    ] = "inferir",
     routes: Annotated[
         list[str] | None, a.option("NAME", "Open this route of an installed plug-in. May be repeated.", "--allow-route")
     ] = None,
