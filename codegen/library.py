@@ -8,6 +8,8 @@ not part of it: a model of the same shape hits.
 from __future__ import annotations
 
 import hashlib
+import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,8 +25,10 @@ from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.manifest import KernelRecord
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.graph import Graph, Node
+from inferir.ir.system.quantities import count, seconds
 
 KIND = "bucket"
+log = logging.getLogger(__name__)
 KERNELS = "kernels.json"
 
 
@@ -170,8 +174,12 @@ def build_buckets(
             if progress is not None:
                 progress(done + finished, len(contexts))
 
+        start = time.perf_counter()
         made = _make(backend, unique, [context for context, _ in missing], stages, jobs, step)
+        spent = seconds(time.perf_counter() - start)
+        log.info("%s: %s of %d regions built in %s", backend.name, count(len(made), "bucket"), len(unique), spent)
         for (_, key), one in zip(missing, made, strict=True):
+            log.debug("bucket %s: %d kernels, %d bytes", one.bucket.name, len(one.meta.kernels), len(one.library))
             meta_text = msgspec.json.encode(one.meta)
             files = {LIBRARY + backend.suffix: one.library, SOURCE: one.source.encode(), KERNELS: meta_text}
             cache.put(KIND, key, files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,10 +16,13 @@ from inferir.ir.graph.graph import Graph, Value
 from inferir.ir.graph.printer import print_graph
 from inferir.ir.graph.types import TensorType
 from inferir.ir.graph.verifier import verify
+from inferir.ir.system.quantities import count, seconds
 from inferir.passes.context import Pass, PassContext, PassOptions, Refusal
 from inferir.passes.pipeline import build_pipeline, pass_names
 from inferir.passes.properties import CHECKS
 from inferir.passes.step_plan import StepPlan, plan
+
+log = logging.getLogger(__name__)
 
 Print = Callable[[str, Graph], None]
 
@@ -86,6 +90,8 @@ def run_passes(
         start = time.perf_counter()
         after = step.run(graph)
         records.append(PassRecord(step.name, time.perf_counter() - start, after is not graph))
+        outcome = "the graph stays" if after is graph else f"{len(graph.nodes)} to {len(after.nodes)} ops"
+        log.debug("%s: %s, %s", step.name, seconds(records[-1].seconds), outcome)
         if check:
             _check(step, graph, after)
         graph = after
@@ -142,6 +148,8 @@ def run_pipeline(
     except IRError as error:
         raise PassError(str(error)) from error
     records.append(PassRecord("plan", time.perf_counter() - start, False))
+    total, refused = seconds(sum(r.seconds for r in records)), count(len(context.refusals), "rewrite")
+    log.info("%s in %s: %d kernel calls, %s refused", count(len(records), "step"), total, len(step.ops), refused)
     return PipelineResult(
         out,
         step,

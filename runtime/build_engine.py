@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_options import EngineOptions, ModelLimits
 from inferir.runtime.executor.executors import executor_for
@@ -11,6 +13,8 @@ from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.loader import LoadedArtifact
 from inferir.runtime.machine import thread_count
 from inferir.runtime.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 def build_engine(artifact: LoadedArtifact, options: EngineOptions | None = None) -> Engine:
@@ -31,6 +35,7 @@ def build_engine(artifact: LoadedArtifact, options: EngineOptions | None = None)
     has_tokenizer = (artifact.tokenizer_dir / "tokenizer.json").exists()
     tokenizer = Tokenizer.load(artifact.tokenizer_dir) if has_tokenizer else None
     limits = ModelLimits(manifest.model.vocab_size, frozenset(manifest.model.eos_token_ids), max_model_len)
+    log.info("%d threads, %d KV blocks, steps of %d tokens", threads, num_blocks, scheduler.max_tokens)
     executor = executor_for(manifest.target)(artifact, num_blocks, threads)
     cache = KVCache(manifest.kv, BlockPool(num_blocks), prefix_caching=options.enable_prefix_caching)
     return Engine(executor, cache, scheduler, limits, tokenizer, block_size=manifest.limits.block_size)

@@ -7,7 +7,9 @@ that names the file, or what this machine lacks.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,10 @@ from pathlib import Path
 from inferir.ir.contract.artifact import read_manifest, verify_files
 from inferir.ir.contract.manifest import Manifest
 from inferir.ir.contract.target import Target
+from inferir.ir.system.quantities import seconds, size
 from inferir.runtime.memory import Bytes, address, map_file
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ def load_artifact(path: str | os.PathLike[str], check_target: Callable[[Target],
     Raises `ArtifactError` naming a missing, truncated or damaged file, and what `check_target` raises.
     """
     root = Path(path)
+    start = time.perf_counter()
     manifest = read_manifest(root)
     check_target(manifest.target)
     files = {}
@@ -52,4 +58,6 @@ def load_artifact(path: str | os.PathLike[str], check_target: Callable[[Target],
         with contextlib.suppress(OSError):  # of what is missing the comparison tells
             files[name] = map_file(root / name)  # before it is read otherwise, and cached in small pages
     verify_files(root, manifest, mapped={name: content.data for name, content in files.items()})
+    weights, spent = size(manifest.memory.weight_bytes), seconds(time.perf_counter() - start)
+    log.info("%s: checked and mapped in %s: %s, %s of weights", root, spent, manifest.model.name, weights)
     return LoadedArtifact(root, manifest, files)

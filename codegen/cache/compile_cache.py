@@ -132,8 +132,11 @@ class CompileCache:
             self.hits += entry is not None
             self.misses += entry is None
         if entry is not None:
+            _log.debug("compile cache: %s %.12s: hit", kind, key.digest)
             return entry
-        return Miss(problem or self._miss(kind, key))
+        miss = Miss(problem or self._miss(kind, key))
+        _log.debug("compile cache: %s %.12s: miss: %s", kind, key.digest, miss.reason)
+        return miss
 
     def put(self, kind: str, key: CacheKey, files: Mapping[str, bytes]) -> Entry:
         """Store `files` (names without folders) under `key`, all or nothing.
@@ -175,6 +178,7 @@ class CompileCache:
         with self._lock:
             self.hits += found is not None
             self.misses += found is None
+        _log.debug("compile cache: %s %.12s, file %s: %s", kind, key.digest, name, "hit" if found else "miss")
         return found
 
     def keep_file(self, kind: str, key: CacheKey, name: str, source: Path) -> FileRecord | None:

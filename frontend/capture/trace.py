@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import warnings
 from collections.abc import Mapping
@@ -30,6 +31,8 @@ from inferir.ir.graph.parser import parse_graph
 from inferir.ir.graph.printer import print_graph
 from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.verifier import verify
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ def trace(source: ModelSource) -> TracedModel:
     imported = _capture(model, expected.aliases, lengths)
     verify(imported.graph)
     facts = _facts(source, config, imported, expected)
+    log.info("%s: captured %d ops of %s", source.name, len(imported.graph.nodes), facts.model_type)
     return TracedModel(imported.graph, facts, imported.constants, expected)
 
 

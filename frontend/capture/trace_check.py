@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,6 +27,8 @@ from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.interpreter import interpret
 from inferir.ir.graph.rewrite import transform
+
+log = logging.getLogger(__name__)
 
 LENGTHS = (1, 7, 13)
 # Largest accepted relative root-mean-square error of the logits: half precision rounds after every op.
@@ -63,7 +66,10 @@ def check_trace(traced: TracedModel, source: ModelSource) -> Mapping[int, float]
     weights = traced.weights(source.weights)
     facts = traced.facts
     eager = partial(model_logits, eager_twin(source, weights, facts.tie_word_embeddings))
-    return check_capture(traced.graph, weights, eager, facts.vocab_size, facts.dtype, facts.position_limit)
+    errors = check_capture(traced.graph, weights, eager, facts.vocab_size, facts.dtype, facts.position_limit)
+    found = ", ".join(f"{error:.1e} at {n} tokens" for n, error in errors.items())
+    log.info("%s: the trace check passed, relative errors %s", source.name, found or "unknown")
+    return errors
 
 
 def tokens(count: int, vocab_size: int, seed: int = 0) -> list[int]:

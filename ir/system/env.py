@@ -27,6 +27,7 @@ class Variable:
 
 VARIABLES = (
     Variable("INFERIR_DEBUG", "0 or 1", "0", "show the traceback of an internal error, and warnings of libraries"),
+    Variable("INFERIR_LOG", "LEVEL and ROOM=LEVEL, with commas", "warning", "what is logged: info,codegen=debug, say"),
     Variable("INFERIR_CACHE", "a folder, or off", "~/.cache/inferir", "where the compile cache is"),
     Variable("XDG_CACHE_HOME", "a folder", "~/.cache", "where the compile cache is if INFERIR_CACHE is not set"),
 )

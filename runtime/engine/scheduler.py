@@ -7,6 +7,7 @@ the first towards the second under a token budget, a budget of logit rows and a 
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from inferir.ir.errors import EngineError, QueueFullError
 from inferir.runtime.engine.request_queue import RequestQueue
 from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.requests.request import Request, Scheduled, Status
+
+log = logging.getLogger(__name__)
 
 POLICIES = ("fcfs", "priority")
 _WATERMARK = 0.01  # share of blocks left free on admission
@@ -114,6 +117,7 @@ class Scheduler:
         limit = self.options.max_waiting
         seats = self.options.max_seqs - len(self.running)
         if limit is not None and self.num_waiting + count > limit + seats:
+            log.debug("refused %d requests: %d wait", count, self.num_waiting)
             raise QueueFullError(
                 f"{self.num_waiting} requests are waiting and max_waiting is {limit}; try again later", self.num_waiting
             )
@@ -247,6 +251,9 @@ class Scheduler:
         request.preemptions += 1
         request.status = Status.WAITING
         self.num_preemptions += 1
+        if log.isEnabledFor(logging.DEBUG):
+            free, most = self.kv.pool.num_free, self.kv.pool.num_blocks - 1
+            log.debug("preempted %s: %d of %d KV blocks are free", request.id, free, most)
         self.waiting.add(request)
         plan.preempted.append(request)
 

@@ -24,6 +24,8 @@ from inferir.ir.errors import EngineError, InferirError
 from inferir.ir.system.child import child_environment
 from inferir.ir.system.error_report import describe
 from inferir.ir.system.held_folder import HeldFolder
+from inferir.ir.system.log_levels import VARIABLE as LOG_VARIABLE
+from inferir.ir.system.log_levels import levels_text
 from inferir.server.engine import messages as m
 from inferir.server.engine.engine_link import EngineLink
 from inferir.server.engine.socket_folder import make_socket_folder
@@ -106,7 +108,8 @@ def start_child(
     # Signals that end the server reach a whole terminal or service; the child inherits that they are blocked.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
-        child = subprocess.Popen(command, env=child_environment(), stdin=subprocess.DEVNULL, pass_fds=[writing])
+        environment = {**child_environment(), LOG_VARIABLE: levels_text()}
+        child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[writing])
     except OSError:
         os.close(reading)
         link.close()
@@ -323,6 +326,7 @@ class EngineClient:
                 self._handle.folder.remove()  # both ends are connected
                 self.capacity, self.kv = message.capacity, message.kv
                 self.phase = "ready"
+                log.info("engine process %d is ready: %s", self._handle.child.pid, message.kv)
 
     def _set_stats(self, stats: m.Stats) -> None:
         self.stats = stats

@@ -12,7 +12,7 @@ import sys
 import traceback
 
 from inferir.ir.errors import InferirError
-from inferir.ir.system import env
+from inferir.ir.system import env, log_levels
 from inferir.ir.system.error_report import describe
 
 
@@ -20,6 +20,8 @@ def main(pipe: int, *arguments: str) -> int:
     """Run the engine process and return its exit status."""
     os.set_inheritable(pipe, False)
     try:
+        log_levels.write_to(sys.stderr)
+        log_levels.set_levels()
         from inferir.server.engine.engine_process import main as serve
 
         serve(*arguments)

@@ -176,7 +176,7 @@ cli.main()
             ],
             "inferir: warning: odd\n",
         ),
-        (["import logging", "logging.getLogger('inferir.x').warning('a\\nb')"], "inferir: warning: a b\n"),
+        (["import logging", "logging.getLogger('inferir.x').warning('a\\nb')"], "inferir: warning: x: a b\n"),
     ],
 )
 def test_warnings(lines: Sequence[str], shown: str) -> None:

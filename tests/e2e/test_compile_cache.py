@@ -229,7 +229,7 @@ def test_a_cache_that_others_may_write_to_is_named_and_not_used(model: Path, war
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     (line,) = errors.splitlines()
-    assert line.startswith(f"inferir: warning: compile cache: {cache} can be written to by other users")
+    assert line.startswith(f"inferir: warning: codegen: compile cache: {cache} can be written to by other users")
     assert "Compile cache: 0 hits" in out
     assert {p: p.stat().st_mtime_ns for p in cache.rglob("*")} == before
     assert np.array_equal(logits(tmp_path / "art"), logits(warm / "art"))

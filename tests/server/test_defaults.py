@@ -62,7 +62,7 @@ def test_recommendations_are_told(advised: Server) -> None:
     told = [line for line in advised.lines() if "generation" in line]
     values = "repetition_penalty 1.5, max_tokens 7, temperature 0.01, top_k 1"
     assert told == [
-        "inferir: warning: top_p of generation_config.json is ignored: top_p must be from 0 to 1, not 7",
+        "inferir: warning: server: top_p of generation_config.json is ignored: top_p must be from 0 to 1, not 7",
         f"defaults from the model: {values} (--generation-config none leaves them out)",
     ]
 

@@ -401,6 +401,16 @@ def test_prefix_of_metrics(start: Start) -> None:
     assert all(n.startswith("vllm:") for n in names)
 
 
+def test_the_engine_process_logs_what_the_server_does(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Levels of rooms come before the option, in both processes."""
+    monkeypatch.setenv("INFERIR_LOG", "debug,runtime=info")
+    server = start("--log-level", "error").ready()
+    lines = [line for line in server.lines() if line.startswith("inferir: ")]
+    assert {line.split(": ")[1] for line in lines} == {"info"}
+    assert {line.split(": ")[2] for line in lines} == {"runtime"}
+    assert "checked and mapped in" in lines[0]
+
+
 def test_many_idle_connections(server: Server) -> None:
     """Clients that send their headers slowly do not keep others from being answered."""
     address = server.url.removeprefix("http://").split(":")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 import warnings
@@ -26,8 +25,7 @@ from inferir.cli import streams
 from inferir.cli import tune_command as tune
 from inferir.cli import verify_command as verify
 from inferir.cli.checked_command import Command
-from inferir.ir.system import env
-from inferir.ir.system.error_report import one_line
+from inferir.ir.system import env, log_levels
 
 
 class _Group(TyperGroup):
@@ -35,6 +33,7 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         with failures.one_line_errors():
+            log_levels.set_levels()
             return super().invoke(ctx)
 
 
@@ -93,12 +92,7 @@ def _reset_signals() -> None:
 
 def _quieten_libraries() -> None:
     """Our own warnings become one line each; those of libraries are shown only with INFERIR_DEBUG=1."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_LogFormat())
-    log = logging.getLogger("inferir")
-    log.addHandler(handler)
-    log.propagate = False
-    logging.raiseExceptions = False  # a line of the log that cannot be written is lost, and nothing else
+    log_levels.write_to(sys.stderr)
     warnings.simplefilter("default")
     warnings.showwarning = _show_warning  # type: ignore[assignment]
 
@@ -107,10 +101,3 @@ def _show_warning(message: Warning | str, category: type[Warning], filename: str
     debug = failures.wants_debug()
     if debug or category.__module__.startswith("inferir."):
         failures.warn(f"{message} ({filename}:{lineno})" if debug else str(message))
-
-
-class _LogFormat(logging.Formatter):
-    """`inferir: warning: …` on one line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return f"inferir: {record.levelname.lower()}: {one_line(record.getMessage())}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +10,10 @@ import typer
 from inferir.cli import arguments as a
 from inferir.cli.shared_options import Fields, expanded
 from inferir.ir.errors import InferirError
+from inferir.ir.system.log_levels import LEVELS, set_levels
 from inferir.ir.system.text_file import read_text
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
+USUAL_LEVEL = "info"
 
 
 def _server_fields(
@@ -108,12 +108,14 @@ def serve(
     *,
     options: Fields,
     engine: Fields,
-    log_level: Annotated[str, a.option("|".join(LOG_LEVELS), "How much is logged.")] = "info",
+    log_level: Annotated[
+        str | None, a.option("|".join(LEVELS), "How much is logged. Default: as INFERIR_LOG says, else info.")
+    ] = None,
 ) -> None:
     """Serve an artifact over HTTP with the OpenAI API, metrics and a chat page."""
-    if log_level not in LOG_LEVELS:
-        raise typer.BadParameter(f"choose one of {', '.join(LOG_LEVELS)}", param_hint="--log-level")
-    logging.getLogger("inferir").setLevel(log_level.upper())
+    if log_level not in (None, *LEVELS):
+        raise typer.BadParameter(f"choose one of {', '.join(LEVELS)}", param_hint="--log-level")
+    set_levels(log_level, USUAL_LEVEL)
     from inferir.runtime.sampling.sampling_defaults import CHOICES
     from inferir.runtime.text.tool_style import STYLES, style
     from inferir.server.serve import serve as run

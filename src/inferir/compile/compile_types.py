@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from inferir.frontend.facts import ModelFacts
 from inferir.ir.contract.manifest import Decision, Manifest
 from inferir.ir.contract.symbols import Limits
 from inferir.ir.graph.graph import Graph
+from inferir.ir.system.quantities import seconds
+
+log = logging.getLogger(__name__)
 
 WEIGHTS = "weights"
 LONGEST = 8192  # default limit of the context where the model allows more
@@ -106,6 +110,7 @@ class CompileReport:
         with one_step(name, progress):
             yield
         self.seconds[name] = time.perf_counter() - start
+        log.info("%s: phase %s took %s", self.path, name, seconds(self.seconds[name]))
 
 
 @dataclass(frozen=True)
