@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +90,17 @@ def test_verify_reports_a_damaged_file(cli: Callable[..., Any], root: Path) -> N
     assert result.status == 1
     assert result.out == f"{file}: checksum mismatch\n{root}: 2 entries intact, 1 damaged and dropped\n"
     assert cli("cache", "verify", "--cache", root).status == 0
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_report_of_a_failure_reaches_a_pipe(root: Path, form: list[str]) -> None:
+    """Standard output that is no terminal is buffered, and this process ends with a status of its own."""
+    (damaged,) = root.glob("v2/entries/bucket/*/module.so")
+    damaged.write_bytes(b"x")
+    command = [sys.executable, "-P", "-m", "inferir", "cache", "verify", "--cache", str(root), *form]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert str(damaged) in ended.stdout
 
 
 def test_verify_json(cli: Callable[..., Any], root: Path) -> None:

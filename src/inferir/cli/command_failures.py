@@ -27,7 +27,10 @@ def run(program: Callable[[], object]) -> int:
         except SystemExit as ended:
             if ended.code not in (None, 0):
                 code = ended.code if isinstance(ended.code, int) else 1
-                return BROKEN_PIPE if code == 1 and streams.reader_left() else code
+                if code == 1 and streams.reader_left():
+                    return BROKEN_PIPE
+                sys.stdout.flush()  # a command that fails may have printed its report
+                return code
         sys.stdout.flush()
         return 0
     except KeyboardInterrupt:
