@@ -14,6 +14,7 @@ from inferir.cli.main import app
 from inferir.ir.contract.manifest import Manifest
 from inferir.ir.system import env
 from inferir.verify.checks import KL_MARGIN, LOGIT_BOUND, ROUNDING, STRAY, TIE
+from inferir.verify.thresholds import BOUNDS, TOLERANCES, Tolerance
 
 COMMON = ("--help", "-h", "--json")  # described once, above all commands
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -72,3 +73,12 @@ def test_bounds() -> None:
     assert f"{ROUNDING:g} times what" in text
     assert f"{STRAY:g} times its own median" in text
     assert f"{KL_MARGIN:g} times" in text
+
+
+def test_thresholds() -> None:
+    """Every key of a file of thresholds stands in the table, those of tolerances with their defaults."""
+    text = (DOCS / "verify.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z0-9_.]+)` \| .* \| (.*) \|$", text, re.MULTILINE)
+    assert [key for key, _ in rows] == [*BOUNDS, *(f"tolerance.{key}" for key in TOLERANCES)]
+    defaults = {key.removeprefix("tolerance."): float(value) for key, value in rows if key.startswith("tolerance.")}
+    assert Tolerance(**defaults) == Tolerance()

@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferir.cli import arguments as a
+from inferir.cli.command_failures import warn
 from inferir.cli.console import plain, print_json, show, table
+from inferir.ir.errors import InferirError
 from inferir.ir.system import extras
 from inferir.ir.system.error_report import one_line
-from inferir.ir.system.quantities import seconds
+from inferir.ir.system.quantities import count, seconds
 from inferir.ir.system.text_file import write_file
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from inferir.verify.speed import Speed
     from inferir.verify.verify_artifact import VerifyReport
 
 
@@ -33,14 +38,37 @@ def verify(
     threads: a.Threads = None,
     revision: a.Revision = None,
     trust_remote_code: a.TrustRemoteCode = False,
+    thresholds: Annotated[Path | None, a.option("FILE", "Bounds of your own, in TOML or JSON.")] = None,
+    baseline: Annotated[
+        Path | None, a.option("FILE", "What an earlier run measured, behind which this one may not fall.")
+    ] = None,
+    write_baseline: Annotated[
+        Path | None, a.option("FILE", "Write what was measured as a baseline, if all bounds are held.")
+    ] = None,
+    speed: Annotated[
+        bool | None,
+        a.flag(
+            "Also measure speed as a ratio to eager's. Default: if a threshold or the baseline needs it.",
+            "--speed/--no-speed",
+        ),
+    ] = None,
+    html: Annotated[Path | None, a.option("FILE", "Also write a page that shows everything.")] = None,
     junit: Annotated[Path | None, a.option("FILE", "Also write a JUnit XML report.")] = None,
     json: a.Json = False,
 ) -> None:
     """Compare an artifact with Hugging Face's eager code on the same weights; exit status 1 if it is out of bounds."""
     extras.require("verify", "compile")
     from inferir.cli.console import progress_bars
+    from inferir.verify.baseline import load_baseline, write_figures
+    from inferir.verify.html_report import write_report
+    from inferir.verify.thresholds import load_thresholds
     from inferir.verify.verify_artifact import verify_artifact
 
+    for name, file in (("--html", html), ("--junit", junit), ("--write-baseline", write_baseline)):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise InferirError(f"{name} {file}: there is no folder {file.parent}")
+    bounds = None if thresholds is None else load_thresholds(thresholds)
+    earlier = None if baseline is None else load_baseline(baseline)
     with progress_bars() as progress:
         report = verify_artifact(
             artifact,
@@ -50,9 +78,19 @@ def verify(
             progress=progress,
             revision=revision,
             trust_remote_code=trust_remote_code,
+            thresholds=bounds,
+            baseline=earlier,
+            speed=speed,
         )
     if junit is not None:
         _write_junit(report, junit)
+    if html is not None:
+        write_report(report, html)
+    if write_baseline is not None and report.figures is not None:
+        if report.passed:
+            write_figures(report.figures, write_baseline)
+        else:
+            warn(f"{write_baseline} is not written: a run that fails is no baseline")
     if json:
         print_json(_as_json(report))
     else:
@@ -94,8 +132,22 @@ def _print(report: VerifyReport) -> None:
             greedy,
             right=("prompt tokens", "generated", "same ids"),
         ),
+        *([] if report.speed is None else [_speed_table(report.speed)]),
         table("Checks", ("", "check", "measured"), checks),
         plain(f"{'PASSED' if report.passed else 'FAILED'} ({times})"),
+    )
+
+
+def _speed_table(speed: Speed) -> Table:
+    rows = []
+    for name, rate in (("decode", speed.decode), ("prefill", speed.prefill)):
+        ours, theirs = rate.medians
+        spread = f"{min(rate.ratios):.2f} … {max(rate.ratios):.2f}"
+        rows.append([name, f"{rate.tokens:,}", f"{ours:,.1f}", f"{theirs:,.1f}", f"{rate.ratio:.2f}", spread])
+    columns = ("", "tokens", "tokens/s", "eager's", "ratio", "in single rounds")
+    rounds = len(speed.decode.eager)
+    return table(
+        f"Speed, medians of {rounds} rounds, {count(speed.threads, 'thread')} each", columns, rows, right=columns[1:]
     )
 
 
@@ -109,6 +161,11 @@ def _as_json(report: VerifyReport) -> dict[str, Any]:
         "rows": [dataclasses.asdict(r) for r in report.rows],
         "greedy": [{**dataclasses.asdict(g), "same": g.same, "excused": g.excused} for g in report.greedy],
         "seconds": report.seconds,
+        "figures": None if report.figures is None else dataclasses.asdict(report.figures),
+        "speed": None if report.speed is None else dataclasses.asdict(report.speed),
+        "thresholds": dataclasses.asdict(report.thresholds),
+        "baseline": None if report.baseline is None else dataclasses.asdict(report.baseline),
+        "environment": report.environment,
     }
 
 

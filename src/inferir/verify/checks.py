@@ -20,6 +20,7 @@ from inferir.ir.contract.manifest import Manifest
 from inferir.ir.graph.dtypes import DType
 from inferir.verify.cases import Part
 from inferir.verify.divergence import Distances, Rows, distances
+from inferir.verify.thresholds import Thresholds
 
 LOGIT_BOUND = 2e-4
 TIE = 1e-4
@@ -45,12 +46,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Greedy:
-    """A greedy generation. matched: leading ids that are eager's; gap: eager's margin at the first other one."""
+    """A greedy generation. matched: leading ids that are eager's; gap: eager's margin at the first other one; tie: the
+    margin below which that is excused; prompt, ours, theirs: token ids."""
 
     prompt_tokens: int
     tokens: int
     matched: int
     gap: float | None = None
+    tie: float = TIE
+    prompt: tuple[int, ...] = ()
+    ours: tuple[int, ...] = ()
+    theirs: tuple[int, ...] = ()
 
     @property
     def same(self) -> bool:
@@ -58,7 +64,7 @@ class Greedy:
 
     @property
     def excused(self) -> bool:
-        return not self.same and self.gap is not None and self.gap < TIE
+        return not self.same and self.gap is not None and self.gap < self.tie
 
 
 @dataclass(frozen=True)
@@ -78,11 +84,19 @@ class Far:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that had to hold. `detail` says what was measured, and against what bound."""
+    """One thing that had to hold. `detail` says what was measured, and against what bound.
+
+    measured, bound: the same as numbers, where there is one of each; source: the file that set the bound, "" if it is
+    built in; buckets: those in which it does not hold, where that can be told.
+    """
 
     name: str
     passed: bool
     detail: str
+    measured: float | None = None
+    bound: float | None = None
+    source: str = ""
+    buckets: tuple[str, ...] = ()
 
 
 @dataclass
@@ -99,11 +113,25 @@ class Observed:
 
 @dataclass(frozen=True)
 class Measured:
-    """Rows, and for every position once the KL divergence of the artifact and, if it is bf16, of eager in bfloat16."""
+    """Rows, and for every position once the KL divergence of the artifact and, if it is bf16, of eager in bfloat16.
+    sequences: all distances of the artifact, position by position; None if they are not wanted.
+    """
 
     rows: list[Row]
     kl: npt.NDArray[np.float64]
     eager_kl: npt.NDArray[np.float64] | None = None
+    sequences: list[Distances] | None = None
+
+    def kept(self) -> npt.NDArray[np.bool_]:
+        """The positions whose KL divergence is held against a bound: not those where eager in bfloat16 goes astray."""
+        if self.eager_kl is None:
+            return np.ones(len(self.kl), np.bool_)
+        kept: npt.NDArray[np.bool_] = self.eager_kl <= STRAY * np.median(self.eager_kl)
+        return kept
+
+    def mean_kl(self) -> float:
+        """Mean KL divergence over the kept positions, in nats."""
+        return float(self.kl[self.kept()].mean())
 
 
 def measure(seen: Observed, reference: list[Rows], own: list[Rows] | None) -> Measured:
@@ -126,7 +154,7 @@ def measure(seen: Observed, reference: list[Rows], own: list[Rows] | None) -> Me
         largest = float(values[0].max())
         out.append(Row(bucket, kind, len(where), largest, float(means[1]), float(means[2]), float(means[3]), eager_kl))
     every = np.concatenate([d.kl for d in ours])
-    return Measured(out, every, None if eager is None else np.concatenate(eager))
+    return Measured(out, every, None if eager is None else np.concatenate(eager), ours)
 
 
 def _gather(found: list[Distances], where: list[tuple[int, int]]) -> npt.NDArray[np.float64]:
@@ -155,34 +183,62 @@ def scale_of(reference: list[Rows]) -> float:
 
 
 def check_all(
-    measured: Measured, greedy: list[Greedy], seen: Observed, manifest: Manifest, bound: float, far: list[Far]
+    measured: Measured,
+    greedy: list[Greedy],
+    seen: Observed,
+    manifest: Manifest,
+    bound: float,
+    far: list[Far],
+    thresholds: Thresholds = Thresholds(),  # noqa: B008  # frozen
 ) -> list[Check]:
     """Hold what was measured against the bounds. bound, far: what `beyond` was asked and found, for an f32 artifact."""
     checks = []
     if manifest.model.dtype is DType.F32:
-        checks.append(_check_logits(measured.rows, bound, far))
-        same, excused = sum(g.same for g in greedy), sum(g.excused for g in greedy)
-        text = f"{same} of {len(greedy)} generations have eager's ids"
-        if excused:
-            text += f", {excused} differ where eager's two best logits are closer than {TIE}"
-        checks.append(Check("greedy ids", same + excused == len(greedy), text))
+        source = thresholds.origin("max_abs") or thresholds.origin("max_abs_rms")
+        checks.append(_check_logits(measured.rows, bound, far, source))
+        checks.append(check_greedy(greedy, thresholds))
     else:
-        assert measured.eager_kl is not None
-        checks.append(_check_kl(measured.kl, measured.eager_kl))
+        checks.append(_check_kl(measured, thresholds))
     checks.append(_check_invariance(seen))
-    missed = [b.name for b in manifest.buckets if b.name not in {r.bucket for r in measured.rows}]
+    missed = tuple(b.name for b in manifest.buckets if b.name not in {r.bucket for r in measured.rows})
     text = f"not run: {', '.join(missed)}" if missed else f"all {len(manifest.buckets)} buckets ran"
-    checks.append(Check("coverage", not missed, text))
+    checks.append(Check("coverage", not missed, text, buckets=missed))
     return checks
 
 
-def _check_logits(rows: list[Row], bound: float, far: list[Far]) -> Check:
+def _check_logits(rows: list[Row], bound: float, far: list[Far], source: str) -> Check:
     worst = max(rows, key=lambda r: r.max_abs)
-    text = f"largest difference {worst.max_abs:.2e} ({worst.bucket} {worst.kind}), bound {bound:.2e}"
+    text = f"largest difference {worst.max_abs:.2e} ({worst.bucket} {worst.kind}), bound {bound:.2e}{of(source)}"
     excused = sum(f.excused for f in far)
     if excused:
         text += f"; {len(far)} beyond it, {excused} excused because rounding alone moves eager's logits there"
-    return Check("logits", excused == len(far), text)
+    passed = excused == len(far)
+    return Check("logits", passed, text, worst.max_abs, bound, source, () if passed else buckets_beyond(rows, bound))
+
+
+def buckets_beyond(rows: list[Row], bound: float) -> tuple[str, ...]:
+    """Buckets with a logit that differs by more than `bound`, or by what is no number."""
+    return tuple(dict.fromkeys(r.bucket for r in rows if not r.max_abs <= bound))
+
+
+def of(source: str) -> str:
+    """What follows a bound in a check's text: the file that set it."""
+    return f" (from {source})" if source else ""
+
+
+def check_greedy(greedy: list[Greedy], thresholds: Thresholds) -> Check:
+    """Whether enough generations have eager's ids, or leave them at a tie: all, unless a threshold says otherwise."""
+    least, source = thresholds.greedy_ids, thresholds.origin("greedy_ids")
+    bound = 1.0 if least is None else least
+    same, excused = sum(g.same for g in greedy), sum(g.excused for g in greedy)
+    text = f"{same} of {len(greedy)} generations have eager's ids"
+    if excused:
+        tie = max(g.tie for g in greedy)
+        text += f", {excused} differ where eager's two best logits are closer than {tie:g}"
+    share = (same + excused) / len(greedy) if greedy else 1.0
+    if source:
+        text += f"; at least {bound:.1%} must{of(source)}"
+    return Check("greedy ids", share >= bound, text, share, bound, source)
 
 
 def _check_invariance(seen: Observed) -> Check:
@@ -191,13 +247,19 @@ def _check_invariance(seen: Observed) -> Check:
         bucket, kind, sequence, position = next(iter(seen.changed))
         text = f"{len(seen.changed)} positions have other bits in other steps; the first is "
         text += f"position {position} of sequence {sequence} in {bucket} {kind} steps"
-    return Check("batch invariance", not seen.changed, text)
+    return Check("batch invariance", not seen.changed, text, buckets=tuple(dict.fromkeys(k[0] for k in seen.changed)))
 
 
-def _check_kl(ours: npt.NDArray[np.float64], eager: npt.NDArray[np.float64]) -> Check:
-    kept = eager <= STRAY * np.median(eager)
-    have, most = float(ours[kept].mean()), KL_MARGIN * float(eager[kept].mean())
-    text = f"mean KL {have:.3e}, eager bf16 {most / KL_MARGIN:.3e}, bound {most:.3e}, over {kept.sum():,} positions"
+def _check_kl(measured: Measured, thresholds: Thresholds) -> Check:
+    assert measured.eager_kl is not None
+    source = thresholds.origin("kl_ratio")
+    ratio = KL_MARGIN if thresholds.kl_ratio is None else thresholds.kl_ratio
+    kept = measured.kept()
+    have, own = measured.mean_kl(), float(measured.eager_kl[kept].mean())
+    most = ratio * own
+    text = f"mean KL {have:.3e}, eager bf16 {own:.3e}, bound {most:.3e}{of(source)}, over {kept.sum():,} positions"
     if not kept.all():
         text += f"; {(~kept).sum():,} left out, where eager bf16 is over {STRAY:g} times its median"
-    return Check("KL", have <= most, text)
+    passed = have <= most
+    beyond_ = [r.bucket for r in measured.rows if r.eager_kl is not None and not r.kl <= ratio * r.eager_kl]
+    return Check("KL", passed, text, have, most, source, () if passed else tuple(dict.fromkeys(beyond_)))

@@ -20,12 +20,16 @@ from inferir.ir.contract.artifact import read_manifest
 from inferir.ir.contract.manifest import Manifest
 from inferir.ir.errors import InferirError
 from inferir.ir.graph.dtypes import DType
+from inferir.runtime.machine import thread_count
+from inferir.verify.baseline import Baseline, Figures, baseline_checks
 from inferir.verify.cases import Schedule, schedules, steps, token_pool
 from inferir.verify.checks import (
     LOGIT_BOUND,
+    TIE,
     Check,
     Far,
     Greedy,
+    Measured,
     Observed,
     Row,
     beyond,
@@ -34,6 +38,10 @@ from inferir.verify.checks import (
     scale_of,
 )
 from inferir.verify.divergence import Rows, distances, top2_gap
+from inferir.verify.environment import environment
+from inferir.verify.speed import Speed, measure_speed
+from inferir.verify.threshold_checks import speed_checks, threshold_checks, top1_share
+from inferir.verify.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from inferir.compile.compile_types import Progress
@@ -41,6 +49,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class VerifyReport:
+    """What a verification found. figures: the same in a few numbers, for a baseline; texts: of the tokens that were
+    generated, by id; environment: where it ran."""
+
     artifact: Path
     model: str
     dtype: DType
@@ -48,6 +59,13 @@ class VerifyReport:
     greedy: list[Greedy]
     checks: list[Check]
     seconds: dict[str, float] = field(default_factory=dict)
+    measured: Measured | None = None
+    figures: Figures | None = None
+    speed: Speed | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    baseline: Baseline | None = None
+    texts: dict[int, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -57,11 +75,19 @@ class VerifyReport:
 def verify_artifact(
     artifact: str | os.PathLike[str], model: str | None = None, *, quick: bool = False, threads: int | None = None,
     progress: Progress | None = None, trust_remote_code: bool = False, revision: str | None = None,
+    thresholds: Thresholds | None = None, baseline: Baseline | None = None, speed: bool | None = None,
 ) -> VerifyReport:  # fmt: skip
-    """Verify `artifact` against the model `model` (None: look for it, see `find_model`). Raises an `InferirError`."""
+    """Verify `artifact` against the model `model` (None: look for it, see `find_model`). Raises an `InferirError`.
+
+    thresholds, baseline: what else the run is held to; speed: whether it is measured (None: if one of these needs it).
+    """
     from inferir.frontend.source.model_source import load_source
 
+    thresholds = thresholds or Thresholds()
     manifest = read_manifest(artifact)
+    thresholds.check_type(manifest.model.dtype)
+    if baseline is not None:
+        baseline.check_same(manifest, quick)
     spec = model if model is not None else find_model(Path(artifact), manifest)
     source = load_source(spec, manifest.model.dtype, revision, trust_remote_code)
     _check_model(manifest, source)
@@ -69,11 +95,46 @@ def verify_artifact(
     start = time.perf_counter()
     with LLM(artifact, threads=threads) as llm:
         seen = observe(llm, quick, say)
+        tokenizer = llm.engine.tokenizer
     engine_seconds = time.perf_counter() - start
-    report = compare(seen, source, manifest, say)
+    report = compare(seen, source, manifest, say, thresholds)
     report.artifact, report.model = Path(artifact), spec
     report.seconds = {"engine": engine_seconds, "reference": time.perf_counter() - start - engine_seconds}
+    report.environment = environment(manifest, thread_count(threads))
+    if tokenizer is not None:
+        ids = {i for g in report.greedy for i in (*g.prompt, *g.ours, *g.theirs)}
+        report.texts = {i: tokenizer.decode([i], skip_special_tokens=False) for i in sorted(ids)}
+    needed = thresholds.need_speed or (baseline is not None and baseline.has_speed)
+    if needed if speed is None else speed:
+        start = time.perf_counter()
+        report.speed = measure_speed(artifact, source, manifest, threads, quick, say)
+        report.seconds["speed"] = time.perf_counter() - start
+        report.checks += speed_checks(report.speed, thresholds)
+    report.figures = figures(report, manifest, quick)
+    if baseline is not None:
+        report.baseline = baseline
+        report.checks += baseline_checks(report.figures, baseline, thresholds.tolerance)
     return report
+
+
+def figures(report: VerifyReport, manifest: Manifest, quick: bool) -> Figures:
+    """The numbers of a report that later runs may be compared with."""
+    measured, speed = report.measured, report.speed
+    assert measured is not None
+    own = None if measured.eager_kl is None else float(measured.eager_kl[measured.kept()].mean())
+    return Figures(
+        model=manifest.model.name,
+        dtype=manifest.model.dtype.value,
+        target=manifest.target.name,
+        quick=quick,
+        positions=len(measured.kl),
+        kl=measured.mean_kl(),
+        top1=top1_share(measured),
+        max_abs=max(r.max_abs for r in report.rows),
+        eager_kl=own,
+        decode_speed=None if speed is None else speed.decode.ratio,
+        prefill_speed=None if speed is None else speed.prefill.ratio,
+    )
 
 
 def find_model(artifact: Path, manifest: Manifest) -> str:
@@ -159,11 +220,14 @@ def _observe(llm: LLM, schedule: Schedule, seen: Observed) -> None:
                     seen.changed[part.bucket, part.kind, part.sequence, position] = row.copy()
 
 
-def compare(seen: Observed, source: Any, manifest: Manifest, say: Progress) -> VerifyReport:
+def compare(
+    seen: Observed, source: Any, manifest: Manifest, say: Progress, thresholds: Thresholds | None = None
+) -> VerifyReport:
     """Compute the reference with torch and measure what was observed against it."""
     from inferir.frontend.capture.eager import eager_greedy, eager_model, model_logits
 
     dtype, vocabulary = manifest.model.dtype, manifest.model.vocab_size
+    thresholds = thresholds or Thresholds()
 
     def logits_of(model: Any, phase: str) -> list[Rows]:
         out = []
@@ -194,13 +258,28 @@ def compare(seen: Observed, source: Any, manifest: Manifest, say: Progress) -> V
         if matched < len(ours):
             rows = model_logits(model, [*prompt, *theirs[:matched]])
             gap = top2_gap(rows[-1].numpy())
-        greedy.append(Greedy(len(prompt), len(ours), matched, gap))
-    bound, far = LOGIT_BOUND * scale_of(reference), []
+        tie = TIE if thresholds.tie is None else thresholds.tie
+        ids = tuple(prompt), tuple(ours), tuple(theirs)
+        greedy.append(Greedy(len(prompt), len(ours), matched, gap, tie, *ids))
+    bound, far = logit_bound(reference, thresholds), []
     if dtype is DType.F32:
-        far = judge(beyond(seen, reference, bound), seen, reference, lambda ids: double_logits(model, ids))
+        far = beyond(seen, reference, bound)
+        if thresholds.max_abs is None and thresholds.max_abs_rms is None:  # a bound of the user's own has no excuse
+            far = judge(far, seen, reference, lambda ids: double_logits(model, ids))
     measured = measure(seen, reference, own)
-    checks = check_all(measured, greedy, seen, manifest, bound, far)
-    return VerifyReport(Path(), source.spec, dtype, measured.rows, greedy, checks)
+    checks = check_all(measured, greedy, seen, manifest, bound, far, thresholds)
+    checks += threshold_checks(measured, greedy, dtype, bound, thresholds)
+    report = VerifyReport(Path(), source.spec, dtype, measured.rows, greedy, checks, measured=measured)
+    report.thresholds = thresholds
+    return report
+
+
+def logit_bound(reference: list[Rows], thresholds: Thresholds) -> float:
+    """What a logit may differ by, in its units."""
+    if thresholds.max_abs is not None:
+        return thresholds.max_abs
+    ratio = LOGIT_BOUND if thresholds.max_abs_rms is None else thresholds.max_abs_rms
+    return ratio * scale_of(reference)
 
 
 def judge(far: list[Far], seen: Observed, reference: list[Rows], precise: Callable[[list[int]], Rows]) -> list[Far]:
