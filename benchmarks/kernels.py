@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.limits import LimitProbe, Limits
-from benchmarks.work import Work, does_the_work, region_work, regions_by_digest
 from inferir.ir.graph.parser import parse_graph
+from inferir.profile.machine_limits import LimitProbe, MachineLimits
+from inferir.profile.region_work import Work, does_the_work, region_work, regions_by_digest
 
 CONTEXT = 256  # tokens of each sequence before a decode step
 GROUPS = 5  # of runs of a step, each with limits of its own
 
-Group = tuple[Limits, np.ndarray]
+Group = tuple[MachineLimits, np.ndarray]
 """The larger of the limits before and after some runs of a step, and their seconds [runs, ops]."""
 
 
@@ -87,8 +87,8 @@ def capture(
     return found[0]  # type: ignore[no-any-return]
 
 
-def _larger(a: Limits, b: Limits) -> Limits:
-    return Limits(*map(max, astuple(a), astuple(b)))
+def _larger(a: MachineLimits, b: MachineLimits) -> MachineLimits:
+    return MachineLimits(*map(max, astuple(a), astuple(b)))
 
 
 def _stamps(program: Any, counts: Any) -> np.ndarray:
@@ -110,8 +110,8 @@ def measure(llm: Any, step: str, repeats: int, probe: LimitProbe, regions: dict[
     work: dict[int, Work] = {}
     for number, ops in sorted(columns.items()):
         kernel = bucket.kernels[number]
-        one = region_work(regions[kernel.region], counts, items) if does_the_work(kernel.name) else Work(0, 0, 0)
-        work[number] = Work(one.memory * len(ops), one.activations * len(ops), one.flops * len(ops))
+        one = region_work(regions[kernel.region], counts, items) if does_the_work(kernel.name) else Work()
+        work[number] = sum([one] * len(ops), Work())
 
     def share(group: Group) -> float:
         least = sum(w.seconds(group[0]) for w in work.values())
@@ -136,7 +136,7 @@ def report(measured: list[Measured]) -> str:
         f"{'kernel':28s} {'calls':>5s} {'ms':>8s} {'share':>6s} {'GB/s':>7s} {'GFLOP/s':>8s} {'of limit':>8s}  bound"
     ]
     for m in measured:
-        moved = (m.work.memory + m.work.activations) / m.seconds / 1e9
+        moved = m.work.moved / m.seconds / 1e9
         lines.append(
             f"{m.kernel:28s} {m.calls:5d} {1e3 * m.seconds:8.3f} {m.seconds / total:6.1%} {moved:7.1f} "
             f"{m.work.flops / m.seconds / 1e9:8.1f} {m.share_of_limit:8.2f}  {m.bound}"
@@ -146,7 +146,7 @@ def report(measured: list[Measured]) -> str:
     return "\n".join(lines)
 
 
-def plot(measured: list[Measured], limits: Limits, path: Path) -> None:
+def plot(measured: list[Measured], limits: MachineLimits, path: Path) -> None:
     """Kernels that multiply, over their arithmetic intensity, under the roof."""
     import matplotlib
 
@@ -182,8 +182,7 @@ def main() -> None:
     llm = LLM(str(given.artifact), enable_prefix_caching=False)
     regions = regions_by_digest(parse_graph((given.artifact / "ir" / "kernels.txt").read_text(encoding="utf-8")))
     everything: list[Measured] = []
-    dtype = "bf16" if llm.manifest.model.dtype.value == "bf16" else "f32"
-    with LimitProbe(llm.engine.executor.threads, dtype) as probe:
+    with LimitProbe(llm.engine.executor.threads, llm.manifest.model.dtype, llm.manifest.target) as probe:
         for step in given.steps.split(","):
             measured = measure(llm, step, given.repeats, probe, regions)
             print(report(measured), end="\n\n")

@@ -10,6 +10,7 @@ from inferir.codegen.cache.cache_key import JSON, key_fields
 from inferir.codegen.cache.source_hash import generator_hash
 from inferir.codegen.tvm.build.parallel_build import build_many
 from inferir.codegen.tvm.driver.step_driver import bucket_module_source, scratch_bytes
+from inferir.codegen.tvm.limit_kernels import LimitKernels
 from inferir.codegen.tvm.prefetch_plan import prefetch_plan
 from inferir.codegen.tvm.regions import lower_region
 from inferir.codegen.tvm.source import TaskKernel
@@ -24,6 +25,7 @@ class TvmBackend:
     name = "tvm"
     suffix = ".so"
     tuning = TileTuning()
+    limit_probes = LimitKernels()
 
     def key(self, regions: Mapping[str, Node], context: Context) -> dict[str, JSON]:
         """The generator's source, TVM's version, and the tuned tiles of products among the regions."""

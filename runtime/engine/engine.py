@@ -16,6 +16,7 @@ from inferir.runtime.engine.request_maker import RequestMaker
 from inferir.runtime.engine.scheduler import Scheduler, SchedulerOptions
 from inferir.runtime.executor.base import Executor, Step
 from inferir.runtime.kv.kv_cache import KVCache
+from inferir.runtime.recording.step_observer import NOBODY, StepObserver
 from inferir.runtime.requests.request import Request, Scheduled, Update
 from inferir.runtime.text.tokenizer import Tokenizer
 
@@ -48,7 +49,9 @@ class EngineStats:
 
 
 class Engine:
-    """Serves requests over one executor. Not thread-safe: one thread calls it."""
+    """Serves requests over one executor. Not thread-safe: one thread calls it. `observer` is told how steps go; it may
+    be changed between them.
+    """
 
     def __init__(
         self,
@@ -76,11 +79,14 @@ class Engine:
             block_size=block_size,
         )
         self._delivery = Delivery(self.batch, self.scheduler, limits)
+        self.observer: StepObserver = NOBODY
         self._scores = PromptScores()
         self._steps = self._computed = 0
 
     def step(self) -> list[Update]:
         """Advance the scheduled requests by one step; one update for each request that got tokens or failed."""
+        observer = self.observer
+        observer.begin()
         plan = self.scheduler.schedule()
         for request in plan.preempted:
             self.batch.release(request)
@@ -92,16 +98,25 @@ class Engine:
             if not updates:
                 self._await_grammar()
             return updates
+        observer.planned(plan.scheduled)
         started = time.monotonic()
-        step = self.batch.prepare(plan.scheduled)
-        self._mask(step)
-        counts = self._scores.prepare(plan.scheduled, step.counts, self.executor.inputs)
-        running = self.executor.submit(Step(step.descriptor, counts))
-        self._note(plan.scheduled, step.counts.tokens, started)  # beside the device: it needs no outputs
+        prepared = self.batch.prepare(plan.scheduled)
+        observer.ends("prepare")
+        self._mask(prepared)
+        counts = self._scores.prepare(plan.scheduled, prepared.counts, self.executor.inputs)
+        observer.ends("constrain")
+        step = Step(prepared.descriptor, counts)
+        running = self.executor.submit(step)
+        self._note(plan.scheduled, prepared.counts.tokens, started)  # beside the device: it needs no outputs
+        observer.ends("submit")
         outputs = self.executor.wait(running)
+        observer.ends("wait")
         self.scheduler.complete(plan, [s.tokens for s in plan.scheduled])
         self._scores.take(outputs)
-        return updates + self._delivery.deliver(step, outputs)
+        observer.ends("complete")
+        updates += self._delivery.deliver(prepared, outputs)
+        observer.end(step)
+        return updates
 
     def queue(self, requests: Sequence[Request]) -> None:
         """Queue requests, or none of them. Raises `QueueFullError` if too many are waiting."""

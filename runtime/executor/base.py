@@ -39,13 +39,24 @@ class StepOutputs:
         return self.logits[row * width : (row + 1) * width]
 
 
+class OperationTimes(NamedTuple):
+    """When the operations of a step program ended. begin, end: nanoseconds of the monotonic clock around the program.
+    stamps: [operations + 1] i64, a counter of even pace at the program's start and after each operation.
+    """
+
+    begin: int
+    end: int
+    stamps: npt.NDArray[np.int64]
+
+
 class Executor(Protocol):
     """Owns the device memory of a model: weights, arena, inputs, outputs and KV cache.
 
     `inputs` are arrays of the largest shape a step may have, by input name; a step reads their leading parts, as
     `StepCounts` says. With `argmax_rows` among them steps may have arg-max rows. `residents` are buffers that keep
     their content, by name; the host may change them while no step runs. The KV cache has `kv_bytes` bytes, in
-    `kv_regions` regions of memory with a part of every block each.
+    `kv_regions` regions of memory with a part of every block each. `threads` compute. `operation_times` are those of
+    the step that was waited for last, or None unless they are wanted.
     """
 
     inputs: dict[str, npt.NDArray[Any]]
@@ -53,6 +64,11 @@ class Executor(Protocol):
     kv_bytes: int
     kv_regions: int
     splitting: Splitting
+    threads: int
+    operation_times: OperationTimes | None
+
+    def time_operations(self, wanted: bool) -> None:
+        """From the next step on, have `operation_times`, or None instead, which is how it begins."""
 
     def touch_kv(self, region: int, first: int, stop: int) -> None:
         """Have the system give the memory of blocks `first` … `stop` - 1, never used so far, in a region."""

@@ -11,7 +11,6 @@ import families
 import numpy as np
 import pytest
 from artifacts import VOCAB, write_model
-from benchmarks.work import Work, does_the_work, region_work
 from safetensors.torch import load_file
 
 from inferir.codegen.backend import Context
@@ -28,6 +27,7 @@ from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.contract.target import Target
 from inferir.ir.graph.graph import Node
 from inferir.passes.manager import PipelineResult
+from inferir.profile.region_work import Work, does_the_work, region_work
 
 LAYERS, HIDDEN, INNER = 2, 64, 160
 Q, KV = 4 * 16, 2 * 16  # heads, and heads that are cached, times their width
@@ -101,7 +101,7 @@ class Program:
         for call in bucket.program:
             kernel = bucket.kernels[call.kernel]
             work = region_work(self.regions[kernel.region], counts, items)
-            found.append(work if does_the_work(kernel.name) else Work(0, 0, 0))
+            found.append(work if does_the_work(kernel.name) else Work())
         return found
 
 

@@ -26,7 +26,7 @@ from inferir.ir.graph.dtypes import DType
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_options import ModelLimits
 from inferir.runtime.engine.scheduler import SchedulerOptions
-from inferir.runtime.executor.base import Step, StepOutputs
+from inferir.runtime.executor.base import OperationTimes, Step, StepOutputs
 from inferir.runtime.kv.block_pool import BlockPool
 from inferir.runtime.kv.kv_cache import KVCache
 from inferir.runtime.sampling.sampling_params import SamplingParams, seed_i32
@@ -89,6 +89,9 @@ class FakeExecutor:
     closed: bool = False
     has_argmax: bool = True
     width: int = 1
+    threads: int = 2
+    operation_times: OperationTimes | None = None
+    timed: bool = False
 
     def __post_init__(self) -> None:
         i32, t = np.int32, self.max_tokens
@@ -105,6 +108,9 @@ class FakeExecutor:
             self.inputs[table.items] = np.zeros((t + 100, ITEM_WIDTH), i32)
             self.inputs[table.block_tables] = np.full((self.max_seqs, self.max_blocks), -1, i32)
         self.cache = [np.full((self.num_blocks * BLOCK, 2), -1, i32) for _ in self.tables]
+
+    def time_operations(self, wanted: bool) -> None:
+        self.timed, self.operation_times = wanted, None
 
     def attn_tile(self, descriptor: BatchDescriptor) -> int:
         return 1 if descriptor.decode else self.tile

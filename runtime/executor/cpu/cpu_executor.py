@@ -15,7 +15,7 @@ from inferir.ir.contract.step_inputs import STEP_INPUTS
 from inferir.ir.contract.symbols import COUNTED, StepCounts
 from inferir.ir.contract.target import Target, host_features, missing_features
 from inferir.ir.errors import ArtifactError, EngineError, TargetError
-from inferir.runtime.executor.base import Step, StepOutputs
+from inferir.runtime.executor.base import OperationTimes, Step, StepOutputs
 from inferir.runtime.executor.cpu.step_memory import StepMemory
 from inferir.runtime.executor.cpu.step_program import StepProgram
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool
@@ -59,7 +59,8 @@ class CpuExecutor:
         )
         heads = min((g.spec.kv_heads for g in manifest.kv if isinstance(g.spec, AttentionSpec)), default=1)
         self.splitting = Splitting(threads, heads, max_partials(manifest.limits.max_model_len))
-        self._closed = False
+        self.operation_times: OperationTimes | None = None
+        self._timed = self._closed = False
 
     def program(self, descriptor: BatchDescriptor) -> StepProgram:
         """The step program that runs such a step."""
@@ -75,8 +76,15 @@ class CpuExecutor:
         return step
 
     def wait(self, handle: Step) -> StepOutputs:
-        self.program(handle.descriptor).run(handle.counts)
+        program = self.program(handle.descriptor)
+        if self._timed:
+            self.operation_times = program.timed(handle.counts)
+        else:
+            program.run(handle.counts)
         return self.outputs(handle.counts)
+
+    def time_operations(self, wanted: bool) -> None:
+        self._timed, self.operation_times = wanted, None
 
     def outputs(self, counts: StepCounts) -> StepOutputs:
         """What the last step left, if it had these counts."""

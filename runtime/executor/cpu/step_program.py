@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from inferir.ir.contract import abi
 from inferir.ir.contract.manifest import BucketRecord
 from inferir.ir.contract.symbols import StepCounts
+from inferir.runtime.executor.base import OperationTimes
 from inferir.runtime.executor.cpu.step_memory import StepMemory
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool, function
 from inferir.runtime.memory import address, allocate
@@ -40,12 +42,19 @@ class StepProgram:
         self._counts[: len(counts)] = counts
         self._step(*self._args)
 
+    def timed(self, counts: StepCounts) -> OperationTimes:
+        """Run, and have the step driver write its time stamps: those of the processor's cycle counter."""
+        stamps = np.zeros(len(self._table) + 1, np.int64)
+        self._counts[: len(counts)] = counts
+        self._workers.profile(address(stamps))
+        begin = time.monotonic_ns()
+        try:
+            self._step(*self._args)
+        finally:
+            end = time.monotonic_ns()
+            self._workers.profile(0)
+        return OperationTimes(begin, end, stamps)
+
     def profile(self, counts: StepCounts) -> npt.NDArray[np.int64]:
         """Run once and return the cycles each operation took, in program order."""
-        stamps = np.zeros(len(self._table) + 1, np.int64)
-        self._workers.profile(address(stamps))
-        try:
-            self.run(counts)
-        finally:
-            self._workers.profile(0)
-        return np.diff(stamps)
+        return np.diff(self.timed(counts).stamps)

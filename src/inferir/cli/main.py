@@ -19,6 +19,7 @@ from inferir.cli import compile_command as compile_model
 from inferir.cli import inspect_command as inspect
 from inferir.cli import plan_command as plan
 from inferir.cli import plugins_command as plugins
+from inferir.cli import profile_command as profile
 from inferir.cli import run_command as run
 from inferir.cli import serve_command as serve
 from inferir.cli import streams
@@ -58,6 +59,7 @@ app.command(cls=Command)(inspect.inspect)
 app.command(cls=Command)(plan.plan)
 app.command(cls=Command)(plugins.plugins)
 app.command(cls=Command)(tune.tune)
+app.command(cls=Command)(profile.profile)
 app.add_typer(bench.app, name="bench")
 app.add_typer(cache.app, name="cache")
 

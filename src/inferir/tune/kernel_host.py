@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import statistics
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -20,7 +18,7 @@ from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.errors import InferirError
 from inferir.ir.graph.graph import Graph, Value
 from inferir.ir.ops.kernel import anchor_of
-from inferir.ir.system.held_folder import scratch_folder
+from inferir.runtime.executor.cpu.private_library import load_library
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool, function
 from inferir.runtime.machine import available_bytes, last_level_cache_bytes
 from inferir.runtime.memory import Bytes, address, align, allocate
@@ -48,7 +46,7 @@ class KernelHost:
     """Measures the kernels of a race; `with` stops its threads at the end."""
 
     def __init__(self, race: Race, library: bytes, weights: Weights, threads: int) -> None:
-        self._library = load_library(library)
+        self._library = load_library(library, "tune")
         self._words = race.row_words
         self._rows = row_counts(race.product)
         self._pool = WorkerPool(self._library, threads=threads, scratch_bytes=race.scratch_bytes)
@@ -85,15 +83,6 @@ class KernelHost:
         start = time.perf_counter()
         self._step(at, runs, self._words, self._pool.control, address(self._counts))
         return (time.perf_counter() - start) / runs
-
-
-def load_library(library: bytes) -> ctypes.CDLL:
-    """Load a library through a private file, reached by its folder's descriptor: no other file can take its place."""
-    with scratch_folder("tune") as folder:
-        # The loader knows libraries by their path: a path is never used twice.
-        path = Path(folder.address, f"{folder.path.name}.so")
-        path.write_bytes(library)
-        return ctypes.CDLL(str(path))
 
 
 def row_counts(product: Product) -> list[int]:

@@ -3,41 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 import sympy
 
-from benchmarks.limits import Limits
 from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.graph.dims import A, G, R, S, T
 from inferir.ir.graph.graph import Graph, Node
 from inferir.ir.graph.types import TensorType
+from inferir.profile.machine_limits import MachineLimits
 
 
 @dataclass(frozen=True)
 class Work:
-    """Bytes from memory (weights, cached keys and values), bytes of activations, floating-point operations. Two on
-    bytes count as one, since an instruction does twice as many.
+    """Bytes of weights and of cached keys and values that are read, bytes of keys and values that are written, bytes of
+    activations, and floating-point operations. Two on bytes count as one, since an instruction does twice as many.
     """
 
-    memory: int
-    activations: int
-    flops: int
+    weights: int = 0
+    kv_read: int = 0
+    kv_written: int = 0
+    activations: int = 0
+    flops: int = 0
 
-    def seconds(self, limits: Limits) -> float:
-        """The least time it can take: the largest of the three, as if they overlapped without loss."""
-        return max(self.memory / limits.memory, self.activations / limits.cache, self.flops / limits.flops)
+    def __add__(self, other: Work) -> Work:
+        return Work(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
-    def bound(self, limits: Limits) -> str:
-        """Which of the three that is."""
-        times = {
+    @property
+    def memory(self) -> int:
+        """Bytes that come from memory: no cache holds them from step to step."""
+        return self.weights + self.kv_read
+
+    @property
+    def moved(self) -> int:
+        """All bytes."""
+        return self.memory + self.kv_written + self.activations
+
+    def times(self, limits: MachineLimits) -> dict[str, float]:
+        """The least seconds that each limit allows, by its name. What was just written is read from the cache."""
+        return {
             "memory": self.memory / limits.memory,
-            "cache": self.activations / limits.cache,
+            "cache": (self.kv_written + self.activations) / limits.cache,
             "compute": self.flops / limits.flops,
         }
+
+    def seconds(self, limits: MachineLimits) -> float:
+        """The least time it can take: the largest of the three, as if they overlapped without loss."""
+        return max(self.times(limits).values())
+
+    def bound(self, limits: MachineLimits) -> str:
+        """Which of the three that is."""
+        times = self.times(limits)
         return max(times, key=lambda name: times[name])
 
 
@@ -52,18 +71,19 @@ def region_work(region: Node, counts: StepCounts, items: Mapping[str, npt.NDArra
         return _attention(attention, counts, items[of.node.attrs["name"]])
     made = [_bytes(v.type, sizes) for v in region.results if not _is_cache(v.type)]
     if made and not any(made):
-        return Work(0, 0, 0)  # no such rows in this step
+        return Work()  # no such rows in this step
     activations = sum(made)
     activations += sum(_bytes(v.type, sizes) for v in region.operands if v.op not in ("core.weight", "core.input"))
     product = ops.get("tensor.linear_packed") or ops.get("sample.argmax")
+    written = sum(_bytes(n.operands[1].type, sizes) for n in body.nodes if n.op == "kv.write")
     if product is None:
-        return Work(0, activations, 0)
+        return Work(kv_written=written, activations=activations)
     rows, k = (_size(d, sizes) for d in product.operands[0].type.shape)
     # An arg-max reads its weights as bytes, with bounds; what it then reads of the weights depends on the row.
     read = product.operands[2:4] if product.op == "sample.argmax" else product.operands[1:]
-    memory = sum(_bytes(v.type, sizes) for v in read)
+    weights = sum(_bytes(v.type, sizes) for v in read)
     flops = (1 if product.op == "sample.argmax" else 2) * rows * k * int(product.attrs["n"])
-    return Work(memory, activations, flops)
+    return Work(weights, 0, written, activations, flops)
 
 
 def does_the_work(kernel: str) -> bool:
@@ -76,7 +96,8 @@ def _attention(node: Node, counts: StepCounts, items: npt.NDArray[np.int32]) -> 
     q, cache = node.operands[0].type, node.operands[2].type
     heads, dim, v_dim = (int(d) for d in (q.shape[1], q.shape[2], cache.shape[3]))
     first_read = node.attrs["reads"].first
-    pairs, seen = 0, {}
+    pairs = 0
+    seen: dict[int, tuple[int, int]] = {}
     for seq, _, tokens, start, split, _ in items[: counts.items].tolist():
         if split > 0:  # the item of the first split stands for all
             continue
@@ -87,7 +108,8 @@ def _attention(node: Node, counts: StepCounts, items: npt.NDArray[np.int32]) -> 
     visible = sum(end - max(0, first_read(first)) for end, first in seen.values())
     size = q.dtype.itemsize
     kv = visible * int(node.attrs["kv_heads"]) * (dim + v_dim) * size
-    return Work(kv, counts.tokens * heads * (dim + v_dim) * size, 2 * pairs * heads * (dim + v_dim))
+    activations = counts.tokens * heads * (dim + v_dim) * size
+    return Work(kv_read=kv, activations=activations, flops=2 * pairs * heads * (dim + v_dim))
 
 
 def _is_cache(type: TensorType) -> bool:
@@ -99,7 +121,7 @@ def _bytes(type: TensorType, sizes: Mapping[sympy.Expr, int]) -> int:
 
 
 def _size(dim: object, sizes: Mapping[sympy.Expr, int]) -> int:
-    return dim if isinstance(dim, int) else sizes[dim]  # type: ignore[index]
+    return dim if isinstance(dim, int) else sizes[dim]
 
 
 def regions_by_digest(graph: Graph) -> dict[str, Node]:

@@ -1,0 +1,1 @@
+"""Records of the steps that an engine runs, and the traces that are written of them."""
