@@ -117,6 +117,7 @@ def check_commands(bare: Bare, artifact: Path) -> None:
     assert bare.run("inferir", "run", artifact, "The capital of France is", "--max-tokens", 4)[0].strip()
     json.loads(bare.run("inferir", "inspect", artifact, "--json")[0])
     bare.run("inferir", "bench", "latency", artifact, "--output-len", 2, "--repetitions", 1, "--warmup", 0)
+    assert "this installation serves only" in bare.run("inferir", "doctor", artifact)[0]
     assert "does not show the graph" in bare.run("inferir", "inspect", artifact, "--html", "page.html")[1]
     for command in ("compile", "plan", "tune", "verify"):
         output = ("-o", "out") if command in ("compile", "tune") else ()

@@ -184,6 +184,17 @@ def remove_abandoned(parent: int, prefix: str, rescue: Callable[[int], None] | N
     return removed
 
 
+def abandoned_names(parent: int, prefix: str) -> list[str]:
+    """Names of the folders that `remove_abandoned` would remove. Raises OSError if `parent` cannot be listed."""
+    pattern = re.compile(re.escape(prefix) + r"-[0-9a-f]{12}")
+    found = []
+    for name in sorted(filter(pattern.fullmatch, os.listdir(parent))):
+        with contextlib.suppress(OSError):
+            if _remove_if_abandoned(parent, name, None, only_look=True):
+                found.append(name)
+    return found
+
+
 def remove_contents(folder: int, keep: str | None = None) -> None:
     """Remove all that is in a folder, links as links; `keep` names what stays.
 
@@ -241,14 +252,15 @@ def _take_lock(folder: int) -> int:
     return lock
 
 
-def _remove_if_abandoned(parent: int, name: str, rescue: Callable[[int], None] | None) -> bool:
+def _remove_if_abandoned(parent: int, name: str, rescue: Callable[[int], None] | None, only_look: bool = False) -> bool:
     folder = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
     try:
         if os.fstat(folder).st_uid != os.geteuid():
             return False
         names = os.listdir(folder)
         if not names:
-            os.rmdir(name, dir_fd=parent)
+            if not only_look:
+                os.rmdir(name, dir_fd=parent)
             return True
         mark = _UNLOCKED if names == [_UNLOCKED] else LOCK
         lock = os.open(mark, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -260,6 +272,8 @@ def _remove_if_abandoned(parent: int, name: str, rescue: Callable[[int], None] |
             text = os.read(lock, 200)
             if text != _MARK and (mark == LOCK or text):
                 return False
+            if only_look:
+                return True
             if rescue is not None:
                 rescue(folder)
             _remove(parent, name, folder)

@@ -11,7 +11,6 @@ are the C functions whose names start with `inferir_`.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
+from inferir.codegen.linker import find_linker
 from inferir.codegen.tvm.build.parse_module import parse_module
 from inferir.codegen.tvm.llvm.llvm_lib import library
 from inferir.codegen.tvm.source import helper_names
@@ -118,8 +118,7 @@ def _link(module: Any, folder: HeldFolder) -> bytes:
 
 
 def _linker() -> str:
-    for name in ("ld.lld", "ld"):
-        found = shutil.which(name)
-        if found:
-            return found
+    found = find_linker()
+    if found is not None:
+        return found
     raise CodegenError("no linker found: install binutils (ld) or LLVM's lld")

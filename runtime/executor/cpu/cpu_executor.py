@@ -10,6 +10,7 @@ from pathlib import Path
 from inferir.ir.contract import abi
 from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.kv_specs import AttentionSpec
+from inferir.ir.contract.manifest import Manifest
 from inferir.ir.contract.split_kv import Splitting, max_partials
 from inferir.ir.contract.step_inputs import STEP_INPUTS
 from inferir.ir.contract.symbols import COUNTED, StepCounts
@@ -43,7 +44,7 @@ class CpuExecutor:
 
     def __init__(self, artifact: LoadedArtifact, num_blocks: int, threads: int) -> None:
         manifest = artifact.manifest
-        _require(artifact)
+        check_interface(artifact.path, manifest)
         libraries = {name: _open(artifact.path / name) for name in sorted({b.library for b in manifest.buckets})}
         memory = self._memory = StepMemory(artifact, num_blocks)
         self.inputs, self.residents = memory.inputs, memory.residents
@@ -97,19 +98,18 @@ class CpuExecutor:
         self._workers.close()
 
 
-def _require(artifact: LoadedArtifact) -> None:
-    """Raise `ArtifactError` unless the artifact speaks this runtime's interface."""
-    manifest = artifact.manifest
+def check_interface(path: Path, manifest: Manifest) -> None:
+    """Raise `ArtifactError` unless the artifact at `path` speaks this runtime's interface."""
     if manifest.abi != abi.ABI_VERSION:
         raise ArtifactError(
-            f"{artifact.path}: kernels speak interface {manifest.abi}, this runtime {abi.ABI_VERSION}; compile it again"
+            f"{path}: kernels speak interface {manifest.abi}, this runtime {abi.ABI_VERSION}; compile it again"
         )
     if manifest.counts != (known := tuple(symbol.name for symbol in COUNTED)):
         found, own = ", ".join(manifest.counts), ", ".join(known)
-        raise ArtifactError(f"{artifact.path}: kernels count {found}, this runtime {own}; compile it again")
+        raise ArtifactError(f"{path}: kernels count {found}, this runtime {own}; compile it again")
     missing = {*INPUTS} - {i.name for i in manifest.inputs} | {*OUTPUTS} - {o.name for o in manifest.outputs}
     if missing:
-        raise ArtifactError(f"{artifact.path}: the step has no {', '.join(sorted(missing))}")
+        raise ArtifactError(f"{path}: the step has no {', '.join(sorted(missing))}")
 
 
 def _open(path: Path) -> ctypes.CDLL:

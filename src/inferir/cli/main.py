@@ -16,6 +16,7 @@ from inferir.cli import cache_command as cache
 from inferir.cli import chat_command as chat
 from inferir.cli import command_failures as failures
 from inferir.cli import compile_command as compile_model
+from inferir.cli import doctor_command as doctor
 from inferir.cli import inspect_command as inspect
 from inferir.cli import plan_command as plan
 from inferir.cli import plugins_command as plugins
@@ -58,6 +59,7 @@ app.command(cls=Command)(verify.verify)
 app.command(cls=Command)(inspect.inspect)
 app.command(cls=Command)(plan.plan)
 app.command(cls=Command)(plugins.plugins)
+app.command(cls=Command)(doctor.doctor)
 app.command(cls=Command)(tune.tune)
 app.command(cls=Command)(profile.profile)
 app.add_typer(bench.app, name="bench")

@@ -17,7 +17,15 @@ from typing import Any
 import pytest
 
 from inferir.ir.system import held_folder
-from inferir.ir.system.held_folder import LOCK, HeldFolder, make_held, make_scratch, remove_abandoned, scratch_folder
+from inferir.ir.system.held_folder import (
+    LOCK,
+    HeldFolder,
+    abandoned_names,
+    make_held,
+    make_scratch,
+    remove_abandoned,
+    scratch_folder,
+)
 
 HOLD = """
 import sys, time
@@ -297,3 +305,19 @@ def test_a_full_disk_is_reported_with_the_place(tmp_path: Path, monkeypatch: pyt
     assert raised.value.filename == str(tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_looking_for_abandoned_folders_removes_none(tmp_path: Path) -> None:
+    """What is named is exactly what the next sweep removes."""
+    gone, kept = abandoned(tmp_path), held(tmp_path)
+    empty = tmp_path / "inferir-test-0123456789ab"
+    empty.mkdir()
+    (tmp_path / "inferir-test-other").mkdir()
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    names = abandoned_names(descriptor, "inferir-test")
+    os.close(descriptor)
+    assert names == sorted([gone.name, empty.name])
+    assert all((tmp_path / name / "inner" / "half").exists() for name in names if name == gone.name)
+    assert sweep(tmp_path) == len(names)
+    assert kept.path.exists()
+    kept.remove()
