@@ -16,7 +16,7 @@ from starlette.responses import Response
 from inferir import __version__
 from inferir.ir.system.error_report import printable
 from inferir.server.engine.prometheus_metrics import CONTENT_TYPE
-from inferir.server.http.body import read_json
+from inferir.server.http.body import has_body, read_json
 from inferir.server.http.gate import Gate
 from inferir.server.http.http_errors import ApiError
 from inferir.server.http.responses import ClientGoneError, error_response, json_response, warn
@@ -116,7 +116,7 @@ def _add_post(app: FastAPI, service: Service, route: Route) -> None:
 
     async def post(request: Request) -> Response:
         service.check_ready()
-        body = await read_json(request)
+        body = await read_json(request) if route.needs_body or has_body(request) else {}
         try:
             return await answer(request, body)
         except RecursionError:
@@ -130,7 +130,9 @@ def _add_post(app: FastAPI, service: Service, route: Route) -> None:
             warn(headers, "; ".join(warnings), path)
         return await route.answer(service, request, body, headers)
 
-    extra = {"requestBody": {"required": True, "content": {"application/json": {"schema": record.schema()}}}}
+    extra = {
+        "requestBody": {"required": route.needs_body, "content": {"application/json": {"schema": record.schema()}}}
+    }
     app.add_api_route(path, post, methods=["POST"], response_model=None, openapi_extra=extra, name=path)
 
 

@@ -23,9 +23,15 @@ ROUTES.add("detokenize", "inferir.server.openai.tokenize_routes:DETOKENIZE_ROUTE
 BUILT_IN = ("completions", "chat", "tokenize", "detokenize")
 
 
-def open_routes(allowed: Iterable[str]) -> list[Route]:
-    """The built-in routes and those of `allowed`. Raises `PluginError` naming one that is unknown or cannot be used."""
+def open_routes(allowed: Iterable[str], *, profile: bool = False) -> list[Route]:
+    """The built-in routes, with those that record steps if `profile`, and those of `allowed`. Raises `PluginError`
+    naming one that is unknown or cannot be used.
+    """
     found: dict[str, Route] = {}
+    if profile:
+        from inferir.server.openai.profile_routes import START_ROUTE, STOP_ROUTE
+
+        found = {route.path: route for route in (START_ROUTE, STOP_ROUTE)}
     for name in dict.fromkeys((*BUILT_IN, *allowed)):
         route = ROUTES.get(name)
         if route.path in found:

@@ -43,7 +43,9 @@ def serve(options: ServerOptions) -> None:
     if options.routes:
         from inferir.server.routes import open_routes
 
-        open_routes(options.routes)  # what cannot be used is refused before anything is started
+        open_routes(
+            options.routes, profile=options.profile
+        )  # what cannot be used is refused before anything is started
     most_files = raise_open_files()
     check_threads()
     sockets = listen(options.host, options.port, options.uds)
@@ -84,7 +86,7 @@ class _Run:
 
             service = Service(self.options, client)
             _tell_defaults(service)
-            app = make_app(service, open_routes(self.options.routes))
+            app = make_app(service, open_routes(self.options.routes, profile=self.options.profile))
             await self._serve(service, _web_server(app, self.most_files))
         finally:
             await client.stop()

@@ -24,7 +24,8 @@ class ServerOptions:
     template does. generation_config: whether the model's recommendations are defaults of requests, "auto" or "none".
     hide_unused_tools: leave tools out of the prompt where `tool_choice` is "none". origins: origins that browsers may
     call from, "*" for all. special_tokens_in_messages: whether the spelling of a control token in a message is one.
-    routes, stat_sinks: names of entries of other distributions that take part.
+    routes, stat_sinks: names of entries of other distributions that take part. profile: whether there are routes that
+    record the engine's steps.
     """
 
     artifact: Path
@@ -44,6 +45,7 @@ class ServerOptions:
     metrics_prefix: str = "inferir"
     routes: tuple[str, ...] = ()
     stat_sinks: tuple[str, ...] = ()
+    profile: bool = False
     engine: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

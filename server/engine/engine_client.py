@@ -28,6 +28,7 @@ from inferir.ir.system.log_levels import VARIABLE as LOG_VARIABLE
 from inferir.ir.system.log_levels import levels_text
 from inferir.server.engine import messages as m
 from inferir.server.engine.engine_link import EngineLink
+from inferir.server.engine.profiling import Profiling
 from inferir.server.engine.socket_folder import make_socket_folder
 from inferir.server.http.http_errors import ApiError, engine_died, not_ready
 
@@ -126,7 +127,7 @@ class EngineClient:
     """One engine process at a time.
 
     `phase` is "loading" until the first one is ready, "ready", "restarting" after one died, "failed" when no restart
-    helps, and "stopped". `failure` is then the reason.
+    helps, and "stopped". `failure` is then the reason. `profiling` records steps.
     """
 
     artifact: Path
@@ -148,6 +149,7 @@ class EngineClient:
         self._heard = time.monotonic()
         self._changed = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
+        self.profiling = Profiling(self._send)
 
     @property
     def responsive(self) -> bool:
@@ -257,6 +259,7 @@ class EngineClient:
             self.phase = "restarting" if was_ready or self.restarts else self.phase
             self._set_stats(m.Stats())
             self.fail_all(engine_died())
+            self.profiling.lost()
             self._handle.close(kill=True)
             attempt = 0 if was_ready else attempt + 1
             final = self.restarts == 0 or (failed is not None and failed.final)
@@ -322,6 +325,8 @@ class EngineClient:
                     accepted.set_exception(refused(message))
                 else:
                     accepted.set_result(None)
+            case m.Profile():
+                self.profiling.received(message.recording)
             case m.Ready():
                 self._handle.folder.remove()  # both ends are connected
                 self.capacity, self.kv = message.capacity, message.kv

@@ -21,6 +21,8 @@ from inferir.runtime.engine.engine_options import EngineOptions
 from inferir.runtime.executor.executors import check_target
 from inferir.runtime.fresh_memory import FreshMemory
 from inferir.runtime.loader import load_artifact
+from inferir.runtime.recording.step_observer import NOBODY
+from inferir.runtime.recording.step_recorder import RecordLimits, StepRecorder
 from inferir.runtime.requests.request import Request, Update
 from inferir.runtime.sampling.sampling_params import SamplingParams
 from inferir.server.engine import messages as m
@@ -44,6 +46,7 @@ class EngineProcess:
         self.events: list[m.TokenEvent] = []
         self.compiling: dict[str, list[Request]] = {}
         self.fresh = FreshMemory(engine.executor, engine.kv.pool)
+        self.recorder: StepRecorder | None = None
         self.open = True
 
     def warm_up(self) -> None:
@@ -83,8 +86,22 @@ class EngineProcess:
                 self.send(self.stats())
             case m.Ping():
                 self.send(self.stats())
+            case m.StartProfile():
+                self._start_profile(RecordLimits(message.steps, message.seconds, message.bytes))
+            case m.StopProfile():
+                self._stop_profile()
             case m.Shutdown():
                 self.open = False
+
+    def _start_profile(self, limits: RecordLimits) -> None:
+        self.recorder = StepRecorder(self.engine.executor, self.engine.stats, limits)
+        self.engine.observer = self.recorder
+        self.send(m.Profile())
+
+    def _stop_profile(self) -> None:
+        self.engine.observer = NOBODY
+        self.send(m.Profile(None if self.recorder is None else self.recorder.finish()))
+        self.recorder = None
 
     def _add(self, message: m.Add) -> None:
         try:

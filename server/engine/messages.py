@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from inferir.runtime.recording.step_recorder import Recording
 from inferir.runtime.sampling.token_logprobs import TokenLogprobs
 
 
@@ -33,6 +34,18 @@ class Abort(msgspec.Struct, array_like=True, tag=True):
 
 class Ping(msgspec.Struct, array_like=True, tag=True):
     """Ask for `Stats`."""
+
+
+class StartProfile(msgspec.Struct, array_like=True, tag=True):
+    """Record steps, at most so many, for so long and of so many bytes. `Profile` without a recording answers."""
+
+    steps: int
+    seconds: float
+    bytes: int
+
+
+class StopProfile(msgspec.Struct, array_like=True, tag=True):
+    """Record no longer. `Profile` with the recording answers, or without one if there is none."""
 
 
 class Shutdown(msgspec.Struct, array_like=True, tag=True):
@@ -115,8 +128,14 @@ class Updates(msgspec.Struct, array_like=True, tag=True):
     stats: Stats
 
 
-ToEngine = Add | Abort | Ping | Shutdown
-FromEngine = Ready | Accepted | Refused | Updates | Stats
+class Profile(msgspec.Struct, array_like=True, tag=True):
+    """The answer to `StartProfile` and `StopProfile`."""
+
+    recording: Recording | None = None
+
+
+ToEngine = Add | Abort | Ping | StartProfile | StopProfile | Shutdown
+FromEngine = Ready | Accepted | Refused | Updates | Stats | Profile
 
 to_engine = msgspec.msgpack.Decoder(ToEngine)
 from_engine = msgspec.msgpack.Decoder(FromEngine)

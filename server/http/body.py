@@ -25,6 +25,11 @@ DISCARD_IDLE_SECONDS = 0.2
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
 
 
+def has_body(request: Request) -> bool:
+    """Whether the request's headers announce a body."""
+    return request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+
+
 async def read_json(request: Request, limit: int = MAX_BYTES) -> dict[str, Any]:
     """The body as a JSON object of at most `limit` bytes.
 

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Route:
     """POST `path`. `answer` gets the service, the request, its body as the fields of `body` read it, and headers to
-    answer with; it raises `ApiError` for what it cannot answer.
+    answer with; it raises `ApiError` for what it cannot answer. needs_body: without a body it is an error, not an empty
+    object.
     """
 
     path: str
     body: Record
     answer: Answer
+    needs_body: bool = True

@@ -70,6 +70,9 @@ def _server_fields(
         list[str] | None,
         a.option("NAME", "Tell this sink of an installed plug-in how the engine is. May be repeated.", "--stat-sink"),
     ] = None,
+    profile: Annotated[
+        bool, a.flag("Add routes that record the engine's steps: /start_profile and /stop_profile.", "--profile")
+    ] = False,
 ) -> Fields:
     """Those of `ServerOptions` that are given."""
     given = dict(locals())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inferir.runtime.recording.step_recorder import Recording, StepRecord
 from inferir.runtime.sampling.token_logprobs import TokenLogprobs
 from inferir.server.engine import messages as m
 
@@ -17,6 +18,8 @@ SCORE = TokenLogprobs(3, -0.5, 1, ((3, -0.5), (4, -1.0)))
         m.Add("r", [], {}, 3, "salt", ("choice", ["a", "b"], "structured_outputs")),
         m.Abort("r"),
         m.Ping(),
+        m.StartProfile(5, 1.5, 1 << 20),
+        m.StopProfile(),
         m.Shutdown(),
     ],
 )
@@ -31,6 +34,8 @@ def test_to_the_engine(message: m.ToEngine) -> None:
         m.Accepted("r"),
         m.Refused("r", "no", None, busy=True),
         m.Stats(running=1, kv_usage=0.5),
+        m.Profile(),
+        m.Profile(Recording(1, 9, [StepRecord(2, [("schedule", 3)], stamps=b"1234")], 2, 7, "cut", 4)),
         m.Updates([m.TokenEvent("r", (3,), "x", "stop", "</s>", 0.1, (SCORE,), [None, SCORE])], m.Stats()),
     ],
 )
