@@ -127,3 +127,22 @@ def changed_tokenizer(artifact: Path, out: Path, change: Callable[[Path], None])
     change(out / "tokenizer")
     write_manifest(out, msgspec.structs.replace(read_manifest(out), files=file_records(out)))
     return out
+
+
+def damaged(artifact: Path, place: Path, weight: str, factor: float) -> Path:
+    """A copy of an f32 artifact with one weight multiplied, and checksums that fit."""
+    import msgspec
+    import numpy as np
+
+    from inferir.ir.contract.artifact import file_records, read_manifest, write_manifest
+
+    copy = shutil.copytree(artifact, place)
+    manifest = read_manifest(copy)
+    record = manifest.weights[weight]
+    with open(copy / record.file, "r+b") as file:
+        file.seek(record.offset)
+        values = np.frombuffer(file.read(record.nbytes), np.float32) * np.float32(factor)
+        file.seek(record.offset)
+        file.write(values.tobytes())
+    write_manifest(copy, msgspec.structs.replace(manifest, files=file_records(copy)))
+    return copy

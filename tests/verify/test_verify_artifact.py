@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from artifacts import damaged
 
-from inferir.ir.contract.artifact import file_records, read_manifest, write_manifest
+from inferir.ir.contract.artifact import read_manifest
 from inferir.ir.contract.manifest import Manifest
 from inferir.ir.errors import InferirError
 from inferir.verify.cases import Part
@@ -31,20 +32,6 @@ from inferir.verify.checks import (
     measure,
 )
 from inferir.verify.verify_artifact import double_logits, find_model, judge
-
-
-def damaged(artifact: Path, place: Path, weight: str, factor: float) -> Path:
-    """A copy of an f32 artifact with one weight multiplied, and checksums that fit."""
-    copy = shutil.copytree(artifact, place)
-    manifest = read_manifest(copy)
-    record = manifest.weights[weight]
-    with open(copy / record.file, "r+b") as file:
-        file.seek(record.offset)
-        values = np.frombuffer(file.read(record.nbytes), np.float32) * np.float32(factor)
-        file.seek(record.offset)
-        file.write(values.tobytes())
-    write_manifest(copy, msgspec.structs.replace(manifest, files=file_records(copy)))
-    return copy
 
 
 def test_a_good_artifact_passes(cli: Callable[..., Any], tiny_artifact: Path, tiny_model: Path) -> None:
