@@ -25,13 +25,15 @@ class Pass(Protocol):
     """A rewrite of a whole graph. What options an implementation has are fields of a frozen dataclass.
 
     `requires` and `ensures` name properties (`passes.properties`), by default none; the driver checks that what a pass
-    requires was ensured before and that what it ensures holds afterwards.
+    requires was ensured before and that what it ensures holds afterwards. A pass that would change its own result has
+    `idempotent = False`.
     """
 
     name: ClassVar[str]
     why: ClassVar[str]
     requires: ClassVar[frozenset[str]] = frozenset()
     ensures: ClassVar[frozenset[str]] = frozenset()
+    idempotent: ClassVar[bool] = True
 
     def run(self, graph: Graph) -> Graph:
         """The rewritten graph. Raises `PassError` naming pass, op and module if the graph cannot be handled."""

@@ -26,45 +26,53 @@ from inferir.passes.recognise.recognise_softcap import RecogniseSoftcap
 
 def build_pipeline(options: PassOptions, context: PassContext) -> list[Pass]:
     """The passes for an optimisation level, without the disabled ones. What a pass is for is its `why`."""
+    return [p for phase in build_phases(options, context).values() for p in phase]
+
+
+def build_phases(options: PassOptions, context: PassContext) -> dict[str, list[Pass]]:
+    """The passes of `build_pipeline` by phase; those that are added run at the end of theirs."""
     level = options.opt_level
     always, optimising, rounding_less = True, level >= 1, level >= 2
-    phases: list[tuple[bool, Pass]] = [
-        # canonicalise
-        (always, Canonicalise()),
-        (always, ShareCommon()),
-        (always, RaggedTokens()),
-        (always, Canonicalise()),
-        (always, ShareCommon()),
-        (always, TabulatePositions(options.limits.max_model_len)),
-        *added("canonicalise", options, context),
-        # recognise
-        (optimising, RecogniseRmsNorm()),
-        (optimising, RecogniseRotary()),
-        (optimising, RecogniseGatedAct()),
-        (optimising, RecogniseSoftcap()),
-        *added("recognise", options, context),
-        # merge
-        (optimising, MergeGateUp(context)),
-        (optimising, MergeQkv(context)),
-        *added("merge", options, context),
-        # insert
-        (always, InsertKv(options.limits.block_size, options.limits.max_model_len, context)),
-        (always, GatherLogitRows(through_layer=level >= 3)),
-        (always, InsertSampling(options.vocab_size)),
-        *added("insert", options, context),
-        # lay out
-        (always, PackWeights(interleave=optimising)),
-        (rounding_less, InsertArgmax(options.features, options.vocab_size, context)),
-        (always, FoldWeights(context)),
-        (always, Canonicalise()),
-        (always, ShareCommon()),
-        *added("lay out", options, context),
-        # fuse
-        (always, FuseRegions(optimising, context)),
-        (rounding_less, ElideRoundings()),
-        *added("fuse", options, context),
-    ]
-    return [p for wanted, p in phases if wanted and p.name not in options.disabled]
+    phases: dict[str, list[tuple[bool, Pass]]] = {
+        "canonicalise": [
+            (always, Canonicalise()),
+            (always, ShareCommon()),
+            (always, RaggedTokens()),
+            (always, Canonicalise()),
+            (always, ShareCommon()),
+            (always, TabulatePositions(options.limits.max_model_len)),
+        ],
+        "recognise": [
+            (optimising, RecogniseRmsNorm()),
+            (optimising, RecogniseRotary()),
+            (optimising, RecogniseGatedAct()),
+            (optimising, RecogniseSoftcap()),
+        ],
+        "merge": [
+            (optimising, MergeGateUp(context)),
+            (optimising, MergeQkv(context)),
+        ],
+        "insert": [
+            (always, InsertKv(options.limits.block_size, options.limits.max_model_len, context)),
+            (always, GatherLogitRows(through_layer=level >= 3)),
+            (always, InsertSampling(options.vocab_size)),
+        ],
+        "lay out": [
+            (always, PackWeights(interleave=optimising)),
+            (rounding_less, InsertArgmax(options.features, options.vocab_size, context)),
+            (always, FoldWeights(context)),
+            (always, Canonicalise()),
+            (always, ShareCommon()),
+        ],
+        "fuse": [
+            (always, FuseRegions(optimising, context)),
+            (rounding_less, ElideRoundings()),
+        ],
+    }
+    return {
+        phase: [p for wanted, p in [*own, *added(phase, options, context)] if wanted and p.name not in options.disabled]
+        for phase, own in phases.items()
+    }
 
 
 def pass_names() -> tuple[str, ...]:

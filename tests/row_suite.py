@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from row_cases import ALL, case_of, check
 
 from inferir.codegen.lower.decompose import decompose
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.interpreter import run_body
 from inferir.ir.graph.registry import all_ops
+from inferir.testing.row_cases import ALL, case_of, check
 
 Results = Callable[[str, DType], list[torch.Tensor]]
 Refused = Callable[[str, DType], str | None]

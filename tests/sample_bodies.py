@@ -1,7 +1,6 @@
 """Draws from rows of logits, with every operand neutral but those that a test gives."""
 
 import torch
-from row_cases import Case
 
 from inferir.ir.contract.step_inputs import SAMPLE_INPUTS
 from inferir.ir.graph.dims import R
@@ -9,6 +8,7 @@ from inferir.ir.graph.dtypes import DType, torch_dtype
 from inferir.ir.graph.graph import Builder, Graph
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.sample import operand_types
+from inferir.testing.row_cases import Case
 
 
 def sample_operands(rows: int, vocab: int) -> dict[str, torch.Tensor]:

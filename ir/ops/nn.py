@@ -28,6 +28,7 @@ def _by_decomposition(decompose: Decompose) -> Callable[..., Any]:
 
 def _norm_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     x = types[0]
+    need(x.rank >= 1, f"norm of {x}")
     for w in types[1:]:
         need(w.shape == (x.shape[-1],), f"weight {w} for rows of {x}")
     return x
@@ -109,13 +110,14 @@ def _rotary_type(types: Sequence[TensorType], attrs: Attrs) -> TensorType:
     x, cos, sin = types
     need(attrs["style"] == "half", f"style {attrs['style']!r} is not known")
     need(cos.shape == sin.shape and cos.dtype is sin.dtype, f"cos {cos} and sin {sin} differ")
+    need(x.rank == 3 and cos.rank == 2, f"rotation of {x} by {cos}")
     dim = cos.shape[-1]
     need(
         isinstance(dim, int) and dim % 2 == 0 and isinstance(x.shape[-1], int) and dim <= x.shape[-1],
         f"rotation of {x} by {cos}",
     )
     need(cos.dtype is x.dtype, f"rotation of {x} by {cos}")
-    need(x.rank == 3 and cos.rank == 2 and x.shape[0] == cos.shape[0], f"rotation of {x} by {cos}")
+    need(x.shape[0] == cos.shape[0], f"rotation of {x} by {cos}")
     return x
 
 

@@ -22,6 +22,7 @@ LIBRARIES = {
         "tvm",
     ),
     "bench": ("matplotlib",),
+    "testing": ("hypothesis",),
 }
 """Importable names by extra."""
 

@@ -31,6 +31,7 @@ class FuseRegions(Pass):
     why = "intermediate rows stay in registers and cache instead of memory"
     requires = frozenset({PAGED, PACKED, WEIGHTS_FOLDED})
     ensures = frozenset({REGIONS})
+    idempotent = False
 
     def run(self, graph: Graph) -> Graph:
         free_ops = frozenset() if self.fuse else frozenset({"tensor.cast"})

@@ -31,6 +31,7 @@ class GatherLogitRows(Pass):
     why = "a prefill step wants one row of logits, and the last matrix is the largest"
     requires = frozenset({PAGED})
     ensures = frozenset({ROWS_GATHERED})
+    idempotent = False
 
     def run(self, graph: Graph) -> Graph:
         if "logits" not in graph.output_names:

@@ -36,6 +36,7 @@ class InsertArgmax(Pass):
     name = "insert-argmax"
     why = "a byte per weight tells most tokens apart; the last matrix is read where it does not"
     requires = frozenset({PACKED, SAMPLED})
+    idempotent = False
 
     def run(self, graph: Graph) -> Graph:
         product = graph.output("logits").node

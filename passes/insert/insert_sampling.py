@@ -24,6 +24,7 @@ class InsertSampling(Pass):
     why = "no trip to the host between logits and token"
     requires = frozenset({ROWS_GATHERED})
     ensures = frozenset({SAMPLED})
+    idempotent = False
 
     def run(self, graph: Graph) -> Graph:
         logits = graph.output("logits")

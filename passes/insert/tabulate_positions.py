@@ -30,6 +30,7 @@ class TabulatePositions(Pass):
     why = "sines and cosines are read, not computed, in a step; every rotary variant becomes a table"
     requires = frozenset({RAGGED})
     ensures = frozenset({POSITIONS_TABULATED})
+    idempotent = False
 
     def run(self, graph: Graph) -> Graph:
         positions = next((v for v in graph.inputs if v.node.attrs["name"] == "positions"), None)

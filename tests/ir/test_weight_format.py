@@ -1,35 +1,14 @@
-"""Weight formats: every registered one keeps to its bounds, and a wrong one is found out."""
-
-from collections.abc import Sequence
-from pathlib import Path
+"""Products with stored weights check what they are given."""
 
 import pytest
-import torch
-from weight_formats import check_format
 
 from inferir.ir.errors import IRError
 from inferir.ir.formats.panels import FORMAT as PANELS
-from inferir.ir.formats.panels import Panels
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder
 from inferir.ir.graph.types import TensorType
 from inferir.ir.weight_format import FORMATS
-
-
-@pytest.mark.parametrize("name", FORMATS.names())
-def test_every_format_keeps_to_its_bounds(name: str, tmp_path: Path) -> None:
-    assert FORMATS.get(name).name == name
-    check_format(FORMATS.get(name), tmp_path)
-
-
-def test_the_check_finds_a_format_that_promises_too_much(tmp_path: Path) -> None:
-    class Wrong(Panels):
-        def unpack(self, stored: Sequence[torch.Tensor], n: int, interleave: int = 1) -> torch.Tensor:
-            return super().unpack(stored, n, interleave).bfloat16().to(stored[0].dtype)
-
-    with pytest.raises(AssertionError):
-        check_format(Wrong(), tmp_path)
 
 
 def test_products_check_what_they_are_given() -> None:

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 from kernel_arguments import in_order
-from row_bodies import BODIES, Body
-from row_cases import ALL, COUNTS, case_of
-from triton_interpreter import Run, run_interpreted
 
 from inferir.codegen.triton.backend import lower_region
 from inferir.codegen.triton.kernel_source import KernelSource
@@ -16,6 +13,9 @@ from inferir.ir.contract.kernel_args import Operand, Result
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Node
 from inferir.ir.graph.interpreter import run_body
+from inferir.testing.row_bodies import BODIES, Body
+from inferir.testing.row_cases import ALL, COUNTS, case_of
+from inferir.testing.triton_interpreter import Run, run_interpreted
 
 DTYPES = (DType.F32, DType.BF16)
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 import triton
-from triton_interpreter import Run, repair, run_interpreted
 
 from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.codegen.triton.kernels.rowwise_region import HEAD
 from inferir.ir.errors import CodegenError
+from inferir.testing.triton_interpreter import Run, repair, run_interpreted
 
 
 def kernel(*statements: str, params: str = "x, y") -> KernelSource:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from row_cases import Case
 
 from inferir.codegen.tvm.build.build_module import build_module
 from inferir.codegen.tvm.driver import step_driver as pool
@@ -17,6 +16,7 @@ from inferir.codegen.tvm.source import COUNT_NAMES, TaskKernel
 from inferir.ir.contract import abi
 from inferir.ir.contract.target import TARGETS, Target, host_features, missing_features
 from inferir.ir.graph.interpreter import run_body
+from inferir.testing.row_cases import Case
 
 _HAVE = host_features()
 

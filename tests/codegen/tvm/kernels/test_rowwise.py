@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from row_cases import Case, case_of, check
 from row_suite import test_a_body_computes_what_the_reference_does, test_every_elementwise_op_is_in_a_body
 
 from inferir.codegen.tvm.kernels.rowwise_region import ELEMENTS_PER_TASK, rowwise_kernel
@@ -15,6 +14,7 @@ from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph
 from inferir.ir.graph.interpreter import run_body
 from inferir.ir.graph.types import TensorType
+from inferir.testing.row_cases import Case, case_of, check
 
 __all__ = ["test_a_body_computes_what_the_reference_does", "test_every_elementwise_op_is_in_a_body"]
 

@@ -5,11 +5,11 @@ import random
 from collections.abc import Sequence
 
 import torch
-from row_bodies import Body, Make
 
 from inferir.ir.graph.dims import T
 from inferir.ir.graph.dtypes import DType, torch_dtype
 from inferir.ir.graph.graph import Value
+from inferir.testing.row_bodies import Body, Make
 
 ROWS = 3
 WIDTH = 19  # a whole vector and two narrower ones

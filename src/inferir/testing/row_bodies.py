@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -139,7 +140,7 @@ def logic_and_casts(b: Body) -> Sequence[Value]:
 
 def reductions(b: Body) -> Sequence[Value]:
     x = b.arg(T, 5, 12)
-    over = {"dims": (-1,), "keepdim": True}
+    over: dict[str, Any] = {"dims": (-1,), "keepdim": True}
     centred = b.op("tensor.sub", x, b.op("tensor.mean", x, **over))
     return (
         b.op("tensor.div", centred, b.op("tensor.max", b.op("tensor.abs", centred), **over)),
