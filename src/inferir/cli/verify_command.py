@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferir.cli import arguments as a
+from inferir.cli import bisect_output
 from inferir.cli.command_failures import warn
 from inferir.cli.console import plain, print_json, show, table
 from inferir.ir.errors import InferirError
@@ -52,6 +53,13 @@ def verify(
             "--speed/--no-speed",
         ),
     ] = None,
+    bisect: Annotated[
+        bool, a.flag("Also look for the pass, weight, kernel or step input that is at fault.", "--bisect")
+    ] = False,
+    bisect_dir: Annotated[
+        Path | None,
+        a.option("DIR", "With --bisect: the folder for what reproduces a fault alone. Default: a new one, ART.bisect."),
+    ] = None,
     html: Annotated[Path | None, a.option("FILE", "Also write a page that shows everything.")] = None,
     junit: Annotated[Path | None, a.option("FILE", "Also write a JUnit XML report.")] = None,
     json: a.Json = False,
@@ -60,13 +68,19 @@ def verify(
     extras.require("verify", "compile")
     from inferir.cli.console import progress_bars
     from inferir.verify.baseline import load_baseline, write_figures
+    from inferir.verify.bisect_artifact import bisect_artifact
+    from inferir.verify.bisect_section import bisect_sections
     from inferir.verify.html_report import write_report
+    from inferir.verify.reproducer import check_free
     from inferir.verify.thresholds import load_thresholds
     from inferir.verify.verify_artifact import verify_artifact
 
     for name, file in (("--html", html), ("--junit", junit), ("--write-baseline", write_baseline)):
         if file is not None and not file.absolute().parent.is_dir():
             raise InferirError(f"{name} {file}: there is no folder {file.parent}")
+    if bisect_dir is not None and not bisect:
+        raise InferirError("--bisect-dir says where --bisect writes; give both")
+    check_free(bisect_dir)
     bounds = None if thresholds is None else load_thresholds(thresholds)
     earlier = None if baseline is None else load_baseline(baseline)
     with progress_bars() as progress:
@@ -82,10 +96,20 @@ def verify(
             baseline=earlier,
             speed=speed,
         )
+        if bisect:
+            report.bisection = bisect_artifact(
+                artifact,
+                model,
+                place=bisect_dir,
+                threads=threads,
+                progress=progress,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+            )
     if junit is not None:
         _write_junit(report, junit)
     if html is not None:
-        write_report(report, html)
+        write_report(report, html, bisect_sections(report.bisection))
     if write_baseline is not None and report.figures is not None:
         if report.passed:
             write_figures(report.figures, write_baseline)
@@ -134,6 +158,7 @@ def _print(report: VerifyReport) -> None:
         ),
         *([] if report.speed is None else [_speed_table(report.speed)]),
         table("Checks", ("", "check", "measured"), checks),
+        *([] if report.bisection is None else bisect_output.parts(report.bisection)),
         plain(f"{'PASSED' if report.passed else 'FAILED'} ({times})"),
     )
 
@@ -166,6 +191,7 @@ def _as_json(report: VerifyReport) -> dict[str, Any]:
         "thresholds": dataclasses.asdict(report.thresholds),
         "baseline": None if report.baseline is None else dataclasses.asdict(report.baseline),
         "environment": report.environment,
+        "bisection": None if report.bisection is None else report.bisection.as_json(),
     }
 
 

@@ -45,6 +45,7 @@ from inferir.verify.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from inferir.compile.compile_types import Progress
+    from inferir.verify.findings import Bisection
 
 
 @dataclass
@@ -66,10 +67,11 @@ class VerifyReport:
     baseline: Baseline | None = None
     texts: dict[int, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    bisection: Bisection | None = None
 
     @property
     def passed(self) -> bool:
-        return all(c.passed for c in self.checks)
+        return all(c.passed for c in self.checks) and (self.bisection is None or self.bisection.passed)
 
 
 def verify_artifact(
@@ -90,7 +92,7 @@ def verify_artifact(
         baseline.check_same(manifest, quick)
     spec = model if model is not None else find_model(Path(artifact), manifest)
     source = load_source(spec, manifest.model.dtype, revision, trust_remote_code)
-    _check_model(manifest, source)
+    check_model(manifest, source)
     say = progress or (lambda phase, done, total: None)
     start = time.perf_counter()
     with LLM(artifact, threads=threads) as llm:
@@ -164,7 +166,7 @@ def _named(folder: Path, name: str) -> list[Path]:
     return [place for place in there if name in (place.name, display_name(place).rpartition("/")[2])]
 
 
-def _check_model(manifest: Manifest, source: Any) -> None:
+def check_model(manifest: Manifest, source: Any) -> None:
     """Refuse a model of another architecture before anything is computed."""
     architectures = tuple(getattr(source.config, "architectures", None) or ())
     known = manifest.model.architecture

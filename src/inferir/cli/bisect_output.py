@@ -1,0 +1,50 @@
+"""What `inferir verify --bisect` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inferir.cli.console import plain, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from inferir.verify.findings import Bisection, Finding, TensorFacts
+
+_OPERANDS = ("name", "shape", "type", "min", "max", "mean", "rms", "NaN", "inf")
+
+
+def parts(bisection: Bisection) -> list[RenderableType]:
+    """Tables and texts of a bisection."""
+    looked = [[line.stage, line.looked_at, line.result] for line in bisection.looked]
+    out: list[RenderableType] = [table("Bisection", ("stage", "looked at", "result"), looked)]
+    out += [plain(f"note: {note}") for note in bisection.notes]
+    for number, finding in enumerate(bisection.findings, 1):
+        out += _finding(number, finding)
+    if bisection.passed:
+        out.append(plain("Nothing diverges."))
+    return out
+
+
+def _finding(number: int, finding: Finding) -> list[RenderableType]:
+    lines = [f"{number}. {finding.title}", f"   {finding.where}", f"   {finding.measured}"]
+    worst = finding.worst
+    if worst is not None:
+        at = ", ".join(map(str, worst.index))
+        lines.append(f"   worst {worst.name}[{at}]: expected {worst.expected:.9g}, found {worst.found:.9g}")
+    lines += [f"   {note}" for note in finding.notes]
+    if finding.reproducer is not None:
+        lines.append(f"   reproducer: python {finding.reproducer}/reproduce.py")
+    out: list[RenderableType] = [plain("\n".join(lines))]
+    if finding.inputs:
+        out.append(table("", _OPERANDS, [_facts(f) for f in finding.inputs], right=_OPERANDS[3:]))
+    for title, text in (("before" if finding.after else "IR", finding.before), ("after", finding.after)):
+        if text:
+            out.append(plain(f"{title}:\n{text}"))
+    return out
+
+
+def _facts(facts: TensorFacts) -> list[str]:
+    shape = "×".join(map(str, facts.shape)) or "scalar"
+    numbers = ["" if v is None else f"{v:.3g}" for v in (facts.low, facts.high, facts.mean, facts.rms)]
+    return [facts.name, shape, facts.dtype, *numbers, str(facts.nan), str(facts.inf)]

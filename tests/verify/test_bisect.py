@@ -1,0 +1,207 @@
+"""`inferir verify --bisect`: planted faults are found and named, and each reproducer shows its fault alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import families
+import msgspec
+import numpy as np
+import planted_faults
+import pytest
+
+from inferir.compile.compile_types import CompileOptions, DebugOptions
+from inferir.compile.compiler import compile_model
+from inferir.ir.contract.artifact import file_records, read_manifest, write_manifest
+from inferir.ir.errors import InferirError
+from inferir.verify.bisect_artifact import bisect_artifact
+from inferir.verify.findings import Bisection, Finding
+
+SMALL: dict[str, Any] = {
+    "max_num_batched_tokens": 8,
+    "max_num_seqs": 2,
+    "max_model_len": 64,
+    "buckets": "1-8",
+    "block_size": 16,
+    "jobs": 1,
+}
+WINDOW = 12
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A layer with biases, rotary position encoding and a window."""
+    config = families.qwen2(num_hidden_layers=1, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=0)
+    return families.write(config, tmp_path_factory.mktemp("model") / "qwen2")
+
+
+@pytest.fixture(scope="module")
+def good(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model compiled in float32; its stages are beside it, in `stages`."""
+    root = tmp_path_factory.mktemp("good")
+    compile_model(str(model), root / "art", CompileOptions(**SMALL), debug=DebugOptions(dump_dir=root / "stages"))
+    return root / "art"
+
+
+def search(artifact: Path, model: Path, place: Path) -> Bisection:
+    return bisect_artifact(artifact, str(model), place=place / "found", threads=1)
+
+
+def only(bisection: Bisection) -> Finding:
+    assert [f.title for f in bisection.findings][1:] == [], bisection
+    return bisection.findings[0]
+
+
+def run(finding: Finding, fault: str = "", *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a reproducer by itself, in an installation that has the fault of a pass, or none."""
+    assert finding.reproducer is not None
+    script = Path(finding.reproducer) / "reproduce.py"
+    command = [str(script), *options]
+    if fault:
+        start = f"import planted_faults, runpy; planted_faults.plant_pass({fault!r}); "
+        command = ["-c", f"{start}runpy.run_path({str(script)!r}, run_name='__main__')"]
+    paths = [str(Path(planted_faults.__file__).parent), *sys.path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, check=False)
+
+
+def shows(finding: Finding, fault: str = "") -> bool:
+    done = run(finding, fault)
+    assert done.stderr == "", done.stderr
+    assert done.stdout.splitlines()[-1] == ("FAULT" if done.returncode else "fixed")
+    return done.returncode == 1
+
+
+def test_nothing_diverges_in_a_good_artifact(good: Path, model: Path, tmp_path: Path) -> None:
+    found = search(good, model, tmp_path)
+    assert found.passed, found.findings
+    assert [line.stage for line in found.looked] == ["passes, f32", "recorded graph", "weights", "kernels"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_eps_is_the_pass_that_made_the_norm(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted_faults.plant_pass("wrong eps", monkeypatch.setattr)
+    compile_model(str(model), tmp_path / "art", CompileOptions(**SMALL))
+    found = search(tmp_path / "art", model, tmp_path)
+    finding = only(found)
+    assert (finding.kind, finding.name) == ("pass", "recognise-rms-norm")
+    assert "tensor.rsqrt" in finding.before
+    assert "nn.rms_norm" in finding.after
+    assert "eps=0.001" in finding.after
+    assert "input_layernorm" in finding.where
+    assert finding.worst is not None
+    assert shows(finding, "wrong eps")
+    assert not shows(finding)
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "text"),
+    [
+        ("dropped bias", "merge-qkv", "tensor.linear"),
+        ("swapped rotary half", "recognise-rotary", "nn.rotary"),
+        ("off-by-one window", "insert-kv", f"sliding_window({WINDOW + 1})"),
+    ],
+)
+def test_a_pass_that_goes_wrong_today_is_named(
+    fault: str, name: str, text: str, good: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted_faults.plant_pass(fault, monkeypatch.setattr)
+    found = search(good, model, tmp_path)
+    finding = only(found)
+    assert (finding.kind, finding.name) == ("pass", name)
+    assert text in finding.after
+    assert any("another kernel graph today" in note for note in found.notes)
+    assert shows(finding, fault)
+    assert not shows(finding)
+
+
+def edited(stages: Path, place: Path, **edits: tuple[str, str]) -> Path:
+    """A folder of stages with the first occurrence of a text replaced, by kernel."""
+    for name, (old, new) in edits.items():
+        (file,) = (stages / "t1-8").glob(f"{name}.py")
+        text = file.read_text()
+        assert old in text
+        (place / "t1-8").mkdir(parents=True, exist_ok=True)
+        (place / "t1-8" / file.name).write_text(text.replace(old, new, 1))
+    return place
+
+
+def test_kernels_that_were_overridden_are_named(good: Path, model: Path, tmp_path: Path) -> None:
+    override = edited(
+        good.parent / "stages",
+        tmp_path / "override",
+        k3_attention=("height, group, position, base", "height, group, position + 1, base"),
+        k6_rms_norm=("for j in range(4)", "for j in range(3)"),
+    )
+    compile_model(str(model), tmp_path / "art", CompileOptions(**SMALL, override=override))
+    found = search(tmp_path / "art", model, tmp_path)
+    tail, reduction = found.findings
+    assert (tail.kind, tail.name) == ("kernel", "k3_attention and k3_attention_merge")
+    assert (reduction.kind, reduction.name) == ("kernel", "k6_rms_norm")
+    assert "attn.paged" in tail.before
+    assert "k3_attention.py of bucket t1-8 was replaced by --override" in tail.notes
+    assert [f.name for f in reduction.inputs][1] == "model.layers.0.post_attention_layernorm.weight"
+    for finding in (tail, reduction):
+        assert shows(finding)
+    rebuilt = run(reduction, "", "--rebuild")
+    assert (rebuilt.returncode, rebuilt.stderr) == (0, "")
+
+
+def with_changed_weight(artifact: Path, place: Path, name: str, change: Callable[[np.ndarray], None]) -> Path:
+    """A copy of an f32 artifact with a stored weight changed, and checksums that fit."""
+    copy = shutil.copytree(artifact, place)
+    manifest = read_manifest(copy)
+    record = manifest.weights[name]
+    with open(copy / record.file, "r+b") as file:
+        file.seek(record.offset)
+        values = np.frombuffer(file.read(record.nbytes), np.float32).reshape(record.shape).copy()
+        change(values)
+        file.seek(record.offset)
+        file.write(values.tobytes())
+    write_manifest(copy, msgspec.structs.replace(manifest, files=file_records(copy)))
+    return copy
+
+
+def test_a_mis_packed_block_is_the_weight(good: Path, model: Path, tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.down_proj.weight.panels"
+
+    def swap(values: np.ndarray) -> None:
+        values[0, [4, 5]] = values[0, [5, 4]]
+
+    art = with_changed_weight(good, tmp_path / "art", name, swap)
+    finding = only(search(art, model, tmp_path))
+    assert (finding.kind, finding.name) == ("weight", name)
+    assert finding.worst is not None
+    assert finding.worst.index[:2] == (0, 4)
+    assert "layout.panels" in finding.before or "pack" in finding.before
+    assert shows(finding)
+
+
+def test_the_command_reports_a_finding(
+    cli: Callable[..., Any], fails: Callable[..., str], good: Path, model: Path, tmp_path: Path
+) -> None:
+    name = "model.norm.weight"
+
+    def change(values: np.ndarray) -> None:
+        values[3] += 1
+
+    art = with_changed_weight(good, tmp_path / "art", name, change)
+    place = tmp_path / "place"
+    result = cli("verify", art, "--model", model, "--quick", "--bisect", "--bisect-dir", place, "--json")
+    report = json.loads(result.out)
+    assert result.status == 1
+    assert [(f["kind"], f["name"]) for f in report["bisection"]["findings"]] == [("weight", name)]
+    assert [p.name for p in place.iterdir()] == ["1-weight-model.norm.weight"]
+    assert "not an empty folder" in fails("verify", art, "--model", model, "--bisect", "--bisect-dir", place)
+    assert "give both" in fails("verify", art, "--model", model, "--bisect-dir", tmp_path / "other")
+    with pytest.raises(InferirError, match="not an empty folder"):
+        bisect_artifact(art, str(model), place=place)
