@@ -37,10 +37,11 @@ def test_a_folder_is_private_and_short(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_folders_of_other_commands_stay(tiny_artifact: Path, short_folder: Path) -> None:
-    """Old and empty ones, too: whose they are, the name does not tell."""
+    """Old ones, too: whose they are, the name does not tell. An empty one with the server's own would go."""
     names = {"inferir-abcd1234", "inferir-trace-0123456789ab", "inferir-server-0123456789ab"}
     for name in names:
         (short_folder / name).mkdir()
+        (short_folder / name / "file").touch()
         os.utime(short_folder / name, (1, 1))
     environment = {**os.environ, "TMPDIR": str(short_folder)}
     process = subprocess.Popen(

@@ -118,7 +118,7 @@ def test_unknown_helper_is_an_error(host: Target) -> None:
 
 
 def test_a_missing_linker_is_named(host: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build.shutil, "which", lambda name: None)
+    monkeypatch.setattr("inferir.codegen.linker.shutil.which", lambda name: None)
     with pytest.raises(CodegenError, match="no linker found"):
         build_module(_module(1), host)
 
