@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from inferir.codegen.backend import BuildJob
-from inferir.codegen.tvm.build import build_module as build
 from inferir.codegen.tvm.build.build_module import build_module
 from inferir.codegen.tvm.build.parallel_build import build_many
 from inferir.ir.contract.target import Target
