@@ -13,7 +13,8 @@ from inferir.ir.graph.dtypes import DType
 
 @dataclass(frozen=True)
 class LimitModule:
-    """A module of two kernels with the parameters x and out. The number of tasks is the count T.
+    """A module of two kernels with the parameters x and out, and with timed workers (`inferir.ir.contract.abi.CLAIMS`).
+    The number of tasks is the count T.
 
     Kernel `STREAM` reads `task_bytes` of x per task, as often as the count S says, and leaves 256 bytes of out. Kernel
     `DOTS` does `task_flops` floating-point operations of dot products on registers per task, and leaves `out_bytes`.

@@ -22,7 +22,7 @@ class LimitKernels:
         kernels = [_stream(), _dots(dtype, accumulators)]
         pair = 2 if dtype is DType.BF16 else 1
         return LimitModule(
-            source=bucket_module_source(kernels),
+            source=bucket_module_source(kernels, timed_workers=True),
             task_bytes=TASK_BYTES,
             task_flops=2 * _LANES * pair * accumulators * DOT_STEPS,
             out_bytes=4 * _LANES * accumulators,

@@ -10,7 +10,7 @@ The functions of the shared object (x86-64 System V; each returns int32 0)::
 `table` holds a row of `row_words` int64 per operation: the kernel's number, its position in the library, then the
 absolute addresses of its parameters. `counts` is int32[COUNT_WORDS]: the step's counts in the order of
 `symbols.StepCounts`, then the number of threads, which `inferir_step` sets, and zeros. `ctrl`, the control block, is
-int64[CTRL_WORDS], zeroed by the host, which then sets the words WORKERS to PROFILE. All of these, and every buffer, are
+int64[CTRL_WORDS], zeroed by the host, which then sets the words WORKERS to CLAIMS. All of these, and every buffer, are
 aligned to 64 bytes.
 """
 
@@ -51,6 +51,12 @@ SCRATCH, SCRATCH_BYTES = 43, 44
 """Address of scratch memory, the leader's first, and its bytes per thread: a multiple of 64."""
 PROFILE = 45
 """0, or the address of int64[n_ops + 1] for time stamps in cycles: at the start and after each operation."""
+CLAIMS = 46
+"""0, or the address of what workers note of their claims, if their library's workers are timed, as those of a profile
+are and those of artifacts are not: int64[CLAIMS_HEAD], then per worker, from tid 1 on, int64[n_ops, CLAIM_WORDS]. The
+head is the address of the table, bytes of its rows, and bytes per worker. A worker's words of an operation: the cycle
+counter before its first claim ran and after its last one did, the cycles in between that it worked, and its tasks."""
+CLAIMS_HEAD, CLAIM_WORDS = 8, 4
 
 
 def row_words(parameters: int) -> int:

@@ -41,12 +41,14 @@ class StepOutputs:
 
 class OperationTimes(NamedTuple):
     """When the operations of a step program ended. begin, end: nanoseconds of the monotonic clock around the program.
-    stamps: [operations + 1] i64, a counter of even pace at the program's start and after each operation.
+    stamps: [operations + 1] i64, a counter of even pace at the program's start and after each operation. claims: what
+    each worker did in each operation, [workers, operations, 4] i64 (`inferir.ir.contract.abi.CLAIMS`), if it is known.
     """
 
     begin: int
     end: int
     stamps: npt.NDArray[np.int64]
+    claims: npt.NDArray[np.int64] | None = None
 
 
 class Executor(Protocol):

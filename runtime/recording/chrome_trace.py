@@ -25,8 +25,8 @@ Event = dict[str, Any]
 PROCESS, ENGINE = 1, 1
 """Numbers of the process, and of the thread that runs the engine."""
 
-OperationArgs = Callable[[StepRecord, BucketRecord, int], Mapping[str, Any]]
-"""`args(step, bucket, i)`: what else is known of operation number i of a step, by name."""
+OperationArgs = Callable[[int, BucketRecord, int], Mapping[str, Any]]
+"""`args(step, bucket, i)`: what else is known of operation number i of step number `step`, by name."""
 
 
 def trace_events(
@@ -46,7 +46,7 @@ def trace_events(
         for phase, end in step.phases:
             events.append(slice_event(recording, phase, "phase", begin, end))
             begin = end
-        events += _operations(recording, step, bucket, buckets.modules(bucket), args)
+        events += _operations(recording, number, bucket, buckets.modules(bucket), args)
         at = micro(step.end - recording.begin)
         for name, value in (
             ("KV blocks in use", step.kv_used),
@@ -136,9 +136,9 @@ def _step_event(recording: Recording, number: int, step: StepRecord, bucket: Buc
 
 
 def _operations(
-    recording: Recording, step: StepRecord, bucket: BucketRecord, modules: list[str], args: OperationArgs | None
+    recording: Recording, step: int, bucket: BucketRecord, modules: list[str], args: OperationArgs | None
 ) -> list[Event]:
-    ends = step.operation_ends()
+    ends = recording.steps[step].operation_ends()
     events = []
     for i, (begin, end) in enumerate(itertools.pairwise(ends)):
         kernel = bucket.kernels[bucket.program[i].kernel]

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.runtime.executor.base import Executor, Step
@@ -24,8 +25,9 @@ class StepRecord(msgspec.Struct, array_like=True):
     begin: when it began; phases: each one's name and end, in order. tokens, decode: its descriptor; prompt_tokens: of
     these, tokens of prompts. counts: as `StepCounts`. requests: that took part. running, waiting, kv_used: requests and
     KV blocks in use after it. ops_begin, ops_end: around the step program; stamps: int64[operations + 1], the cycle
-    counter at the program's start and after each operation. items: attention work items i32[A, 6] by step input, if
-    they are recorded.
+    counter at the program's start and after each operation; claims: int64[workers, operations, 4], what timed workers
+    did (`inferir.ir.contract.abi.CLAIMS`), or nothing. items: attention work items i32[A, 6] by step input, if they are
+    recorded.
     """
 
     begin: int
@@ -41,6 +43,7 @@ class StepRecord(msgspec.Struct, array_like=True):
     ops_begin: int = 0
     ops_end: int = 0
     stamps: bytes = b""
+    claims: bytes = b""
     items: dict[str, bytes] = {}
 
     @property
@@ -54,17 +57,24 @@ class StepRecord(msgspec.Struct, array_like=True):
             return "decode"
         return "prefill" if self.prompt_tokens == self.tokens else "mixed"
 
+    def nanoseconds(self, cycles: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """When the cycle counter was at `cycles`: the stamps are laid over the time around the program."""
+        stamps = np.frombuffer(self.stamps, np.int64)
+        scale = (self.ops_end - self.ops_begin) / max(1, int(stamps[-1] - stamps[0]))
+        passed: npt.NDArray[np.int64] = np.rint((cycles - stamps[0]) * scale).astype(np.int64)
+        return self.ops_begin + passed
+
     def operation_ends(self) -> list[int]:
-        """Nanoseconds at the step program's start and after each operation: the cycles, laid over the time around the
-        program. So the operations tile that time.
-        """
-        cycles = np.frombuffer(self.stamps, np.int64)
-        if len(cycles) < 2:
+        """Nanoseconds at the step program's start and after each operation: the operations tile the time around it."""
+        if not self.stamps:
             return []
-        passed = (cycles - cycles[0]).astype(np.float64)
-        scale = (self.ops_end - self.ops_begin) / max(1.0, float(passed[-1]))
-        found: list[int] = (self.ops_begin + np.rint(passed * scale).astype(np.int64)).tolist()
+        found: list[int] = self.nanoseconds(np.frombuffer(self.stamps, np.int64)).tolist()
         return found
+
+    def worker_claims(self) -> npt.NDArray[np.int64]:
+        """`claims` as [workers, operations, 4]; workers may be 0."""
+        operations = max(1, len(self.stamps) // 8 - 1)
+        return np.frombuffer(self.claims, np.int64).reshape(-1, operations, 4)
 
 
 class Recording(msgspec.Struct, array_like=True):
@@ -154,11 +164,12 @@ class StepRecorder(StepObserver):
         times = self._executor.operation_times
         if times is not None:
             record.ops_begin, record.ops_end, record.stamps = times.begin, times.end, times.stamps.tobytes()
+            record.claims = b"" if times.claims is None else times.claims.tobytes()
         inputs = self._executor.inputs
         record.items = {name: inputs[name][: step.counts.items].tobytes() for name in self._items}
         self._recording.steps.append(record)
         self.ends("record")
-        self._bytes += _STEP_BYTES + len(record.stamps) + sum(map(len, record.items.values()))
+        self._bytes += _STEP_BYTES + len(record.stamps) + len(record.claims) + sum(map(len, record.items.values()))
         self._check(record.end)
 
     def finish(self) -> Recording:

@@ -70,8 +70,6 @@ def test_perfetto_finds_that_a_step_is_the_sum_of_its_parts(perfetto: Perfetto) 
 
 
 def test_perfetto_shows_names_and_counters(perfetto: Perfetto, report: ProfileReport) -> None:
-    threads = {r["name"] for r in perfetto.rows("select name from thread where name is not null")}
-    assert "engine and leader" in threads
     tracks = {r["name"] for r in perfetto.rows("select name from counter_track")}
     named = {"KV blocks in use", "running requests", "waiting requests", "memory GB/s, estimated"}
     assert named <= {t.removesuffix(" value") for t in tracks}
@@ -112,6 +110,30 @@ def test_operations_tile_the_step_program(trace: bytes, report: ProfileReport) -
             assert len(kernels) == len(report.manifest.buckets[0].program)
             gaps = np.diff([k["ts"] for k in kernels]) - [k["dur"] for k in kernels[:-1]]
             assert np.abs(gaps).max() < 0.003
+
+
+def test_workers_have_tracks_of_their_own(perfetto: Perfetto, trace: bytes, report: ProfileReport) -> None:
+    """What they ran lies within the operation, and with the leader's tasks it is all of the operation."""
+    threads = {r["name"] for r in perfetto.rows("select name from thread where name is not null")}
+    assert threads == {"engine and leader", "worker 1"}
+    events = checked(trace)["traceEvents"]
+    kernels = [e for e in events if e.get("cat") == "kernel"]
+    shared = [e for e in kernels if "tasks" in e["args"]]
+    assert shared
+    ran = [e for e in events if e.get("cat") == "worker"]
+    assert all(e["tid"] == 2 for e in ran)
+    for event in ran:
+        (outer,) = (k for k in kernels if k["ts"] <= event["ts"] + 0.01 and _end(event) <= _end(k) + 0.01)
+        assert outer["name"] == event["name"]
+        assert outer["args"]["tasks"] - outer["args"]["tasks_of_leader"] == event["args"]["tasks"]
+        assert 0 < event["args"]["worked_us"] <= event["dur"] + 0.01
+    others = sum(k["args"]["tasks"] - k["args"]["tasks_of_leader"] for k in shared)
+    assert others == sum(e["args"]["tasks"] for e in ran)
+    assert len(report.tasks) == len(report.recording.steps)
+
+
+def _end(event: dict[str, Any]) -> float:
+    return float(event["ts"] + event["dur"])
 
 
 def test_limits_are_measured(report: ProfileReport) -> None:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferir.codegen.tvm.driver import weight_prefetch
+from inferir.codegen.tvm.driver import claim_times, weight_prefetch
 from inferir.codegen.tvm.llvm.llvm_lib import sync
 from inferir.codegen.tvm.source import COUNT_NAMES, STORED_COUNT, TaskKernel, Writer
 from inferir.ir.contract import abi
@@ -55,8 +55,11 @@ def row_words(kernels: Sequence[TaskKernel]) -> int:
     return abi.row_words(max(len(k.params) for k in kernels))
 
 
-def bucket_module_source(kernels: Sequence[TaskKernel]) -> str:
-    """The text of a bucket's module. Raises `CodegenError` if two kernels or shared functions of one name differ."""
+def bucket_module_source(kernels: Sequence[TaskKernel], *, timed_workers: bool = False) -> str:
+    """The text of a bucket's module; with `timed_workers`, its workers note when they run what (`abi.CLAIMS`).
+
+    Raises `CodegenError` if two kernels or shared functions of one name differ.
+    """
     functions: dict[str, str] = {}
     for kernel in kernels:
         for name, text in (*((f.name, f.source) for f in kernel.shared), (kernel.name, kernel.source)):
@@ -71,7 +74,7 @@ def bucket_module_source(kernels: Sequence[TaskKernel]) -> str:
             w.lines(text.splitlines())
         _dispatch(w, kernels)
         _step(w, kernels)
-        _worker(w)
+        _worker(w, timed_workers)
         _stop(w)
     return w.text()
 
@@ -213,7 +216,7 @@ def _wake(w: Writer) -> None:
     w.line(f"T.evaluate({sync('inf_futex_wake', _address(abi.EPOCH), 'T.int32(1000000)')})")
 
 
-def _worker(w: Writer) -> None:
+def _worker(w: Writer, timed: bool) -> None:
     w.line("@T.prim_func")
     with w.block('def worker(ctrl: T.handle("int64"), tid: T.int32) -> T.int32:'):
         w.line(_EXPORT.format("inferir_worker"))
@@ -228,7 +231,7 @@ def _worker(w: Writer) -> None:
         w.line(f"spin: T.let[T.int32] = T.cast(CTRL[{abi.SPIN}], 'int32')")
         w.line(f"threads: T.let[T.int32] = T.cast(CTRL[{abi.WORKERS}], 'int32') + 1")
         with w.block(f"while {sync('inf_load_i32', _address(abi.STOP))} == 0:"):
-            _claim_and_run(w, scratch)
+            _claim_and_run(w, scratch, timed)
             with w.block("elif idle[0] < spin:"):
                 weight_prefetch.prefetch(w, "idle[0]", "tid", _claim)
                 w.line("idle[0] = idle[0] + 1")
@@ -248,7 +251,7 @@ def _worker(w: Writer) -> None:
         w.line("return T.int32(0)")
 
 
-def _claim_and_run(w: Writer, scratch: str) -> None:
+def _claim_and_run(w: Writer, scratch: str, timed: bool) -> None:
     """An if-branch that takes a task if there is one; the operation's fields are read after the claim that pins it."""
     _read_ticket(w)
     with w.block("if task < end:"):
@@ -259,7 +262,11 @@ def _claim_and_run(w: Writer, scratch: str) -> None:
         with w.block(f"if {sync('inf_cas_i64', _address(abi.TICKET), 'ticket', rest)} == 1:"):
             row, counts = (sync("inf_ptr", sync("inf_load_i64", _address(word))) for word in (abi.ROW, abi.COUNTS))
             function = sync("inf_load_i64", _address(abi.DISPATCH))
+            if timed:
+                claim_times.begin(w)
             w.line(f"T.evaluate({sync('inf_call', function, row, 'end - claim', '0 - claim', counts, scratch)})")
+            if timed:
+                claim_times.end(w)
             w.line(f"late: T.let[T.int32] = {sync('inf_load_i32', _address(abi.LATE))}")
             w.line(f"T.evaluate({sync('inf_add_i64', _address(abi.DONE), taken)})")
             _give_way(w)

@@ -7,6 +7,9 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from inferir.ir.contract import abi
 from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.kv_specs import AttentionSpec
@@ -17,6 +20,7 @@ from inferir.ir.contract.symbols import COUNTED, StepCounts
 from inferir.ir.contract.target import Target, host_features, missing_features
 from inferir.ir.errors import ArtifactError, EngineError, TargetError
 from inferir.runtime.executor.base import OperationTimes, Step, StepOutputs
+from inferir.runtime.executor.cpu.claim_notes import ClaimNotes
 from inferir.runtime.executor.cpu.step_memory import StepMemory
 from inferir.runtime.executor.cpu.step_program import StepProgram
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool
@@ -49,8 +53,10 @@ class CpuExecutor:
         memory = self._memory = StepMemory(artifact, num_blocks)
         self.inputs, self.residents = memory.inputs, memory.residents
         self.kv_bytes, self.kv_regions, self.touch_kv = memory.kv_bytes, memory.kv_regions, memory.touch_kv
+        self._operations = max(len(b.program) for b in manifest.buckets)
+        self._library = next(iter(libraries.values()))
         self._workers = WorkerPool(
-            next(iter(libraries.values())),
+            self._library,
             threads=threads,
             scratch_bytes=max(b.scratch_bytes for b in manifest.buckets),
         )
@@ -62,6 +68,8 @@ class CpuExecutor:
         self.splitting = Splitting(threads, heads, max_partials(manifest.limits.max_model_len))
         self.operation_times: OperationTimes | None = None
         self._timed = self._closed = False
+        self._notes: ClaimNotes | None = None
+        self._task_counts: list[npt.NDArray[np.int64]] | None = None
 
     def program(self, descriptor: BatchDescriptor) -> StepProgram:
         """The step program that runs such a step."""
@@ -79,13 +87,29 @@ class CpuExecutor:
     def wait(self, handle: Step) -> StepOutputs:
         program = self.program(handle.descriptor)
         if self._timed:
-            self.operation_times = program.timed(handle.counts)
+            self.operation_times = program.timed(handle.counts, self._notes)
+        elif self._task_counts is not None:
+            self._task_counts.append(program.count_tasks(handle.counts))
         else:
             program.run(handle.counts)
         return self.outputs(handle.counts)
 
     def time_operations(self, wanted: bool) -> None:
         self._timed, self.operation_times = wanted, None
+
+    def time_workers(self, library: ctypes.CDLL | None) -> None:
+        """Have the timed workers of `library` work instead of the artifact's own, which come back for None; then
+        `operation_times` have claims. Not while a step runs.
+        """
+        self._workers.close()
+        self._workers.start(self._library if library is None else library)
+        self._notes = None if library is None else ClaimNotes(self.threads - 1, self._operations)
+
+    def count_tasks(self, found: list[npt.NDArray[np.int64]] | None) -> None:
+        """Run steps operation by operation, and add to `found` how many tasks each operation of each step has
+        (`StepProgram.count_tasks`); no longer for None.
+        """
+        self._task_counts = found
 
     def outputs(self, counts: StepCounts) -> StepOutputs:
         """What the last step left, if it had these counts."""

@@ -12,6 +12,7 @@ from inferir.ir.contract import abi
 from inferir.ir.contract.manifest import BucketRecord
 from inferir.ir.contract.symbols import StepCounts
 from inferir.runtime.executor.base import OperationTimes
+from inferir.runtime.executor.cpu.claim_notes import ClaimNotes
 from inferir.runtime.executor.cpu.step_memory import StepMemory
 from inferir.runtime.executor.cpu.worker_threads import WorkerPool, function
 from inferir.runtime.memory import address, allocate
@@ -42,18 +43,35 @@ class StepProgram:
         self._counts[: len(counts)] = counts
         self._step(*self._args)
 
-    def timed(self, counts: StepCounts) -> OperationTimes:
-        """Run, and have the step driver write its time stamps: those of the processor's cycle counter."""
+    def timed(self, counts: StepCounts, notes: ClaimNotes | None = None) -> OperationTimes:
+        """Run, and have the step driver write its time stamps, those of the processor's cycle counter; and timed
+        workers their `notes`.
+        """
         stamps = np.zeros(len(self._table) + 1, np.int64)
         self._counts[: len(counts)] = counts
         self._workers.profile(address(stamps))
+        if notes is not None:
+            notes.begin(address(self._table), self._row_words * 8, len(self._table))
+            self._workers.note_claims(notes.address)
         begin = time.monotonic_ns()
         try:
             self._step(*self._args)
         finally:
             end = time.monotonic_ns()
             self._workers.profile(0)
-        return OperationTimes(begin, end, stamps)
+            self._workers.note_claims(0)
+        return OperationTimes(begin, end, stamps, None if notes is None else notes.taken())
+
+    def count_tasks(self, counts: StepCounts) -> npt.NDArray[np.int64]:
+        """Run operation by operation, and return how many tasks each has [operations]; 0 stands for one or none."""
+        self._counts[: len(counts)] = counts
+        table, _, *rest = self._args
+        found = np.zeros(len(self._table), np.int64)
+        for i in range(len(found)):
+            self._workers.forget_tasks()
+            self._step(table + i * self._row_words * 8, 1, *rest)
+            found[i] = self._workers.tasks_done()
+        return found
 
     def profile(self, counts: StepCounts) -> npt.NDArray[np.int64]:
         """Run once and return the cycles each operation took, in program order."""

@@ -59,10 +59,16 @@ class WorkerPool:
         self._control[abi.SPIN] = spin
         self._control[abi.SCRATCH] = address(self._scratch)
         self._control[abi.SCRATCH_BYTES] = per_thread
+        self._threads = threads
+        self.start(library)
+
+    def start(self, library: ctypes.CDLL) -> None:
+        """Start the workers of `library`."""
+        self._control[abi.STOP] = 0
         work = function(library, "inferir_worker")
         workers = [
             threading.Thread(target=work, args=(self.control, tid), name=f"inferir-worker-{tid}", daemon=True)
-            for tid in range(1, threads)
+            for tid in range(1, self._threads)
         ]
         for worker in workers:
             worker.start()
@@ -73,6 +79,18 @@ class WorkerPool:
     def profile(self, stamps: int) -> None:
         """Have steps write time stamps to the address `stamps`, or none for 0."""
         self._control[abi.PROFILE] = stamps
+
+    def note_claims(self, notes: int) -> None:
+        """Have timed workers note their claims at the address `notes`, or nowhere for 0."""
+        self._control[abi.CLAIMS] = notes
+
+    def tasks_done(self) -> int:
+        """Tasks of the operation that was published last, which has ended; those of one task are not published."""
+        return int(self._control[abi.DONE])
+
+    def forget_tasks(self) -> None:
+        """Have `tasks_done` be 0 unless another operation is published."""
+        self._control[abi.DONE] = 0
 
     def close(self) -> None:
         """Stop and join the workers; calling it again has no effect."""

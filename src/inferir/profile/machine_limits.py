@@ -41,21 +41,22 @@ class MachineLimits:
 class LimitProbe:
     """Measures the limits with `threads` threads, for dot products of `dtype` with the instructions of `target`.
 
-    `nbytes` are streamed (default: eight times the last-level cache, 256 MiB to 1 GiB, at most a quarter of the free
-    memory). Raises `TargetError` and `CodegenError` where there are no such kernels.
+    `library` has timed workers besides (`inferir.ir.contract.abi.CLAIMS`). `nbytes` are streamed (default: eight times
+    the last-level cache, 256 MiB to 1 GiB, at most a quarter of the free memory). Raises `TargetError` and
+    `CodegenError` where there are no such kernels.
     """
 
     def __init__(self, threads: int, dtype: DType, target: Target, nbytes: int | None = None) -> None:
         backend = backend_for(target)
         module = limit_probes_of(backend).module(dtype, target)
         (library,) = backend.build([BuildJob("limits", module.source, target)])
-        self._library = load_library(library, "profile")
+        self.library = load_library(library, "profile")
         self._module = module
         self._threads = threads
         usual = min(max(LEAST, min(MOST, 8 * last_level_cache_bytes())), available_bytes() // 4)
         self._tasks = max(1, (usual if nbytes is None else nbytes) // module.task_bytes)
         size = max(self._tasks, SHARE * threads) * module.task_bytes
-        self._pool = WorkerPool(self._library, threads=threads, scratch_bytes=module.scratch_bytes)
+        self._pool = WorkerPool(self.library, threads=threads, scratch_bytes=module.scratch_bytes)
         self._data = allocate(size, "the streamed data")
         self._data.view(np.int32)[:] = _ONES
         results = max(self._tasks * STREAM_OUT, SHARE * threads * max(STREAM_OUT, module.out_bytes))
@@ -81,7 +82,7 @@ class LimitProbe:
         self._table[:3] = (kernel, address(self._data), address(self._out))
         counts = StepCounts(tokens=tasks, seqs=repeats, rows=0, items=0)
         self._counts[: len(counts)] = counts
-        step = function(self._library, "inferir_step")
+        step = function(self.library, "inferir_step")
         start = time.perf_counter()
         step(address(self._table), 1, len(self._table), self._pool.control, address(self._counts))
         return time.perf_counter() - start

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,23 @@ from inferir.profile.kernel_table import KindTable, step_medians, tables
 from inferir.profile.machine_limits import LimitProbe, MachineLimits
 from inferir.profile.operation_work import OperationWork
 from inferir.profile.step_runs import Run, Shapes, run_shapes
+from inferir.profile.worker_tracks import Counts, leader_tasks, worker_events
 from inferir.runtime.build_engine import build_engine
+from inferir.runtime.engine.engine import Engine
 from inferir.runtime.engine.engine_options import EngineOptions
+from inferir.runtime.executor.base import Executor
+from inferir.runtime.executor.cpu.cpu_executor import CpuExecutor
 from inferir.runtime.executor.executors import check_target
 from inferir.runtime.loader import load_artifact
 from inferir.runtime.recording.chrome_trace import PROCESS, Buckets, Event, micro, trace_document, trace_events
-from inferir.runtime.recording.step_recorder import Recording, StepRecord
+from inferir.runtime.recording.step_recorder import Recording
 
 
 @dataclass(frozen=True)
 class ProfileReport:
-    """A profile. `run` is the recorded run in the middle; `tables` have a row per kernel, by kind of step."""
+    """A profile. `run` is the recorded run in the middle; `tables` have a row per kernel, by kind of step. `tasks`
+    are those of each step's operations.
+    """
 
     artifact: Path
     manifest: Manifest
@@ -35,6 +42,7 @@ class ProfileReport:
     run: Run
     tables: list[KindTable]
     work: OperationWork
+    tasks: list[Counts]
 
     @property
     def recording(self) -> Recording:
@@ -43,15 +51,18 @@ class ProfileReport:
 
     def trace(self) -> bytes:
         """The recorded run as a Chrome trace in JSON."""
-        events = trace_events(self.manifest, self.recording, self._args, _bandwidth(self))
+        more = [*_bandwidth(self), *worker_events(self.manifest, self.recording)]
+        events = trace_events(self.manifest, self.recording, self._args, more)
         for event, wall in zip((e for e in events if e.get("cat") == "step"), self.run.walls, strict=False):
             event["args"]["wall_us"] = round(wall * 1e6, 3)
         limits = {"memory": self.limits.memory, "cache": self.limits.cache, "flops": self.limits.flops}
         ratios = {table.kind: round(table.ratio, 4) for table in self.tables}
         return trace_document(self.manifest, self.recording, events, limits_per_second=limits, slower_by_kind=ratios)
 
-    def _args(self, step: StepRecord, bucket: BucketRecord, operation: int) -> Mapping[str, Any]:
+    def _args(self, number: int, bucket: BucketRecord, operation: int) -> Mapping[str, Any]:
+        step = self.recording.steps[number]
         work = self.work.of(step, bucket, operation)
+        tasks = leader_tasks(step, self.tasks[number], operation) if self.tasks else {}
         named = {
             "weight_bytes": work.weights,
             "kv_bytes_read": work.kv_read,
@@ -59,7 +70,7 @@ class ProfileReport:
             "activation_bytes": work.activations,
             "flops": work.flops,
         }
-        return {name: value for name, value in named.items() if value}
+        return tasks | {name: value for name, value in named.items() if value}
 
 
 def profile_artifact(
@@ -88,8 +99,10 @@ def profile_artifact(
             plain, recorded = [], []
             for _ in range(repeats):
                 plain.append(run_shapes(engine, shapes, manifest, record=False))
-                recorded.append(run_shapes(engine, shapes, manifest, record=True))
+                with _timed_workers(engine.executor, probe):
+                    recorded.append(run_shapes(engine, shapes, manifest, record=True))
                 limits.append(probe.measure())
+            tasks = _task_counts(engine, shapes, manifest)
     finally:
         engine.close()
     run = _middle(recorded)
@@ -102,7 +115,34 @@ def profile_artifact(
         run=run,
         tables=tables(manifest, run, step_medians(plain), step_medians(recorded), work),
         work=work,
+        tasks=tasks,
     )
+
+
+@contextmanager
+def _timed_workers(executor: Executor, probe: LimitProbe) -> Iterator[None]:
+    """Have timed workers in the block, where the executor can have others than the artifact's."""
+    if not isinstance(executor, CpuExecutor):
+        yield
+        return
+    executor.time_workers(probe.library)
+    try:
+        yield
+    finally:
+        executor.time_workers(None)
+
+
+def _task_counts(engine: Engine, shapes: Shapes, manifest: Manifest) -> list[Counts]:
+    """The tasks of each operation of each step, from a run whose operations are started one by one."""
+    found: list[Counts] = []
+    executor = engine.executor
+    if isinstance(executor, CpuExecutor):
+        executor.count_tasks(found)
+        try:
+            run_shapes(engine, shapes, manifest, record=False)
+        finally:
+            executor.count_tasks(None)
+    return found
 
 
 def _middle(runs: list[Run]) -> Run:

@@ -126,11 +126,16 @@ class StepRunner:
 
 @pytest.fixture
 def runner(load: Callable[[str, Target], ctypes.CDLL]) -> Iterator[Callable[..., StepRunner]]:
-    """`runner(kernels, target, workers=0)`: kernels built into a module, ready to run; workers stop at the end."""
+    """`runner(kernels, target, workers=0)`: kernels built into a module, ready to run; workers, which may be timed,
+    stop at the end.
+    """
     opened: list[StepRunner] = []
 
-    def open_runner(kernels: Sequence[TaskKernel], target: Target, workers: int = 0, **options: int) -> StepRunner:
-        opened.append(StepRunner(kernels, load(pool.bucket_module_source(kernels), target), workers, **options))
+    def open_runner(
+        kernels: Sequence[TaskKernel], target: Target, workers: int = 0, *, timed: bool = False, **options: int
+    ) -> StepRunner:
+        source = pool.bucket_module_source(kernels, timed_workers=timed)
+        opened.append(StepRunner(kernels, load(source, target), workers, **options))
         return opened[-1]
 
     yield open_runner

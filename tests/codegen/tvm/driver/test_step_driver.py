@@ -15,6 +15,7 @@ from inferir.codegen.tvm.source import STORED_COUNT, Param, PrivateFunction, Str
 from inferir.ir.contract import abi
 from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
+from inferir.runtime.executor.cpu.claim_notes import ClaimNotes
 
 
 def _kernel(name: str, tasks: str, statement: str) -> TaskKernel:
@@ -220,6 +221,31 @@ def test_time_stamps(host: Target, runner: Callable[..., Any], aligned: Callable
     run.step(run.table([(0, (x, y))] * 3), n_t=2)
     assert (np.diff(stamps[:4]) > 0).all()
     assert (stamps[4:] == 0).all()
+
+
+def test_timed_workers_note_what_they_ran(
+    host: Target, runner: Callable[..., Any], aligned: Callable[..., np.ndarray]
+) -> None:
+    """Together with what the leader claimed, which the ticket tells, that is every task of the last operation."""
+    run = runner([_add("add1", "n_t", 1)], host, 1, timed=True)
+    x, y = (aligned(np.zeros(5000, np.int32)) for _ in range(2))
+    table = run.table([(0, (x, y))] * 3)
+    notes = ClaimNotes(workers=1, operations=3)
+    run.ctrl[abi.CLAIMS] = notes.address
+    for _ in range(2000):
+        notes.begin(table.ctypes.data, table.shape[-1] * 8, 3)
+        run.step(table, n_t=5000)
+        (operations,) = notes.taken()
+        assert int(run.ctrl[abi.TICKET] & 0xFFFFFFFF) + operations[2, 3] == 5000
+        for first, last, worked, tasks in operations.tolist():
+            assert (first < last and 0 < worked <= last - first) if tasks else first == last == worked == 0
+        if operations[:, 3].all():
+            break
+    assert operations[:, 3].all()
+    assert (np.diff(operations[:, 0]) > 0).all()
+    run.ctrl[abi.CLAIMS] = 0
+    run.step(table, n_t=5000)
+    assert (notes.taken() == operations).all()
 
 
 def test_the_module_needs_nothing_from_outside(host: Target, tmp_path: Path) -> None:
