@@ -168,9 +168,9 @@ class StepRecorder(StepObserver):
         inputs = self._executor.inputs
         record.items = {name: inputs[name][: step.counts.items].tobytes() for name in self._items}
         self._recording.steps.append(record)
-        self.ends("record")
         self._bytes += _STEP_BYTES + len(record.stamps) + len(record.claims) + sum(map(len, record.items.values()))
         self._check(record.end)
+        record.phases.append(("record", time.monotonic_ns()))  # last: nothing of the step is outside its phases
 
     def finish(self) -> Recording:
         """Stop, and give what was recorded. Calling it again gives the same."""

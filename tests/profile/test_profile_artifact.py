@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def test_perfetto_reads_every_event(perfetto: Perfetto, trace: bytes) -> None:
 
 
 def test_perfetto_finds_that_a_step_is_the_sum_of_its_parts(perfetto: Perfetto) -> None:
-    """Within 5 % of what the engine's caller measured: phases on the level below, operations in place of the wait."""
+    """Its phases tile it, and it is what the engine's caller measured, within 5 % but for a step or two: what another
+    process takes between the two clocks is in no step."""
     steps = perfetto.rows(
         """select step.id, step.dur, extract_arg(step.arg_set_id, 'args.wall_us') as wall,
         (select sum(dur) from slice where parent_id = step.id) as phases,
@@ -60,7 +62,8 @@ def test_perfetto_finds_that_a_step_is_the_sum_of_its_parts(perfetto: Perfetto) 
     for step in steps:
         assert step["n"] == 8
         assert step["phases"] == pytest.approx(step["dur"], abs=20)
-        assert step["phases"] / 1000 == pytest.approx(step["wall"], rel=0.05)
+        assert step["dur"] / 1000 <= step["wall"] + 0.01
+    assert statistics.median(step["phases"] / 1000 / step["wall"] for step in steps) > 0.95
     waits = perfetto.rows(
         """select dur, (select sum(dur) from slice where parent_id = wait.id) as kernels,
         (select count(*) from slice where parent_id = wait.id) as n from slice wait where name = 'wait'"""
@@ -90,7 +93,7 @@ def test_tables_count_what_the_steps_have(report: ProfileReport) -> None:
     program = len(report.manifest.buckets[0].program)
     for table in report.tables:
         assert sum(row.calls for row in table.kernels) == program * table.steps
-        assert table.parts == pytest.approx(1, abs=0.05)
+        assert 0 < table.parts <= 1 + 1e-6
         assert table.ratio > 0
         seconds = [row.seconds for row in table.kernels]
         assert seconds == sorted(seconds, reverse=True)
@@ -123,7 +126,7 @@ def test_workers_have_tracks_of_their_own(perfetto: Perfetto, trace: bytes, repo
     ran = [e for e in events if e.get("cat") == "worker"]
     assert all(e["tid"] == 2 for e in ran)
     for event in ran:
-        (outer,) = (k for k in kernels if k["ts"] <= event["ts"] + 0.01 and _end(event) <= _end(k) + 0.01)
+        (outer,) = (k for k in shared if k["ts"] <= event["ts"] + 0.01 and _end(event) <= _end(k) + 0.01)
         assert outer["name"] == event["name"]
         assert outer["args"]["tasks"] - outer["args"]["tasks_of_leader"] == event["args"]["tasks"]
         assert 0 < event["args"]["worked_us"] <= event["dur"] + 0.01
