@@ -43,12 +43,14 @@ def profile(
     max_num_batched_tokens: Annotated[
         int | None, a.option("N", "Tokens per step at most. Default: the artifact's limit, 256 among several requests.")
     ] = None,
+    html: Annotated[Path | None, a.option("FILE", "Also write a page with the tables and a roofline.")] = None,
     json: a.Json = False,
 ) -> None:
     """Show where the time of prefill and decode steps goes, and how far each kernel is from the machine's limits."""
     extras.require("profile", "compile")
-    if output is not None and not output.absolute().parent.is_dir():
-        raise InferirError(f"--output: {output.parent} is not a folder")
+    for option, file in (("--output", output), ("--html", html)):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise InferirError(f"{option}: {file.parent} is not a folder")
     from inferir.profile.profile_artifact import profile_artifact
     from inferir.profile.step_runs import Shapes
     from inferir.runtime.engine.engine_options import EngineOptions
@@ -63,10 +65,14 @@ def profile(
     report = profile_artifact(artifact, Shapes(prompt_tokens, batch, steps, temperature), options, repeats=repeats)
     if output is not None:
         write_file(output, report.trace())
+    if html is not None:
+        from inferir.profile.profile_page import profile_page
+
+        write_file(html, profile_page(report).encode("utf-8", "backslashreplace"))
     if json:
         print_json(_as_json(report, top, output))
     else:
-        show(*_parts(report, top), plain(_notes(report, output)))
+        show(*_parts(report, top), plain(_notes(report, output, html)))
 
 
 def _parts(report: ProfileReport, top: int) -> list[RenderableType]:
@@ -120,7 +126,7 @@ def _time(seconds: float, of: KindTable) -> tuple[str, str]:
     return f"{1e3 * seconds:,.3f}", f"{seconds / of.seconds:.1%}"
 
 
-def _notes(report: ProfileReport, output: Path | None) -> str:
+def _notes(report: ProfileReport, output: Path | None, html: Path | None) -> str:
     lines = [
         "A kernel's ms, MB and calls are those of all steps of its kind together.",
         "ratio: steps with a recorder to steps without, each by its median.",
@@ -129,6 +135,8 @@ def _notes(report: ProfileReport, output: Path | None) -> str:
         lines.append(f"{output}: {count(len(report.recording.steps), 'step')}; open it in https://ui.perfetto.dev")
     if report.recording.cut:
         lines.append(f"{report.recording.cut}; {report.recording.missed} steps are missing.")
+    if html is not None:
+        lines.append(f"{html}: the tables and a roofline.")
     return "\n".join(lines)
 
 
