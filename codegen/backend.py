@@ -43,7 +43,8 @@ class LoweredKernel(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a kernel besides its code; `args` says what each of its `params` stands for.
 
     grid: for kernels that the caller launches, the number of programs along each grid axis, as dimensions in the
-    run-time counts (`ir/graph/dims.py`).
+    run-time counts (`ir/graph/dims.py`). made_by: the override that its text comes from, and whose it is, or
+    "--override" for a file; "" for the backend's own.
     """
 
     name: str
@@ -53,6 +54,7 @@ class LoweredKernel(msgspec.Struct, frozen=True, kw_only=True):
     args: tuple[KernelArg, ...]
     tile: dict[str, int]
     grid: tuple[str, ...] = ()
+    made_by: str = ""
 
 
 class BucketMeta(msgspec.Struct, frozen=True, kw_only=True):

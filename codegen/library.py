@@ -20,6 +20,7 @@ from inferir.codegen.backend import Backend, BucketMeta, BuildJob, Context, Lowe
 from inferir.codegen.cache.cache_key import JSON, CacheKey, key_fields
 from inferir.codegen.cache.compile_cache import CompileCache, Entry
 from inferir.codegen.cache.source_hash import keyed
+from inferir.codegen.overrides import override_kernels
 from inferir.codegen.stages import LIBRARY, NO_STAGES, SOURCE, Stages
 from inferir.ir.contract.bucket import Bucket
 from inferir.ir.contract.manifest import KernelRecord
@@ -65,6 +66,7 @@ class BuiltBucket:
                 params=k.params,
                 tile=k.tile,
                 provenance=tuple(provenance.get(k.region, ())),
+                made_by=k.made_by,
             )
             for i, k in enumerate(self.meta.kernels)
         )
@@ -117,9 +119,12 @@ def refusal(backend: Backend, region: Node, context: Context) -> str | None:
 
 
 def lower_bucket(backend: Backend, regions: Mapping[str, Node], context: Context) -> LoweredBucket:
-    """The kernels of a bucket. Raises `CodegenError` with all regions that the backend has no kernels for."""
+    """The kernels of a bucket, those of other distributions that override the backend's among them.
+
+    Raises `CodegenError` with all regions that the backend has no kernels for, or naming an override that fails.
+    """
     try:
-        return backend.lower(regions, context)
+        lowered = backend.lower(regions, context)
     except CodegenError:
         refused = [
             f"{reason}; {region.operands[0].type if region.operands else 'nothing'} to "
@@ -134,6 +139,7 @@ def lower_bucket(backend: Backend, regions: Mapping[str, Node], context: Context
             f"{len(regions)} distinct regions of this model, and none yet for the others",
             details=tuple(refused),
         ) from None
+    return override_kernels(lowered, backend, regions, context)
 
 
 def build_buckets(

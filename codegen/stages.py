@@ -13,10 +13,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from inferir.codegen.backend import LoweredBucket
 from inferir.ir.errors import CodegenError
 
 LIBRARY, SOURCE = "module", "module.py"
+
+BY_HAND = "--override"
+"""Who made a kernel whose text comes from a file."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,11 @@ class Stages:
             replace(kernel, source=self.text(name)) if name in self.files else kernel
             for name, kernel in zip(names, lowered.kernels, strict=True)
         ]
-        return LoweredBucket(tuple(kernels), lowered.meta)
+        records = [
+            msgspec.structs.replace(record, made_by=BY_HAND) if name in self.files else record
+            for name, record in zip(names, lowered.meta.kernels, strict=True)
+        ]
+        return LoweredBucket(tuple(kernels), msgspec.structs.replace(lowered.meta, kernels=tuple(records)))
 
 
 NO_STAGES = Stages()

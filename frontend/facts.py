@@ -11,6 +11,9 @@ import msgspec
 
 from inferir.ir.graph.dtypes import DType
 
+RULES_FILE = "rules.json"
+"""The file of a stored trace that says which operators were imported by rules of other distributions, and by whose."""
+
 
 class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One attention layer as traced. reads: what a token reads, as graphs have it; softcap 0 = none."""

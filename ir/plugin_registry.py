@@ -7,13 +7,14 @@ first use. A distribution adds an entry by an entry point of the group `inferir.
     fuse-bias = "acme_passes.fuse_bias:FuseBias"
 
 Nothing of a distribution is imported before it is asked for. An entry whose import fails, or whose name is taken, is
-left out with the reason; all others work.
+left out with a warning that says why; all others work. Asking for it by name is an error with the reason.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +33,10 @@ ACTIVE, KNOWN, LEFT_OUT = "active", "not loaded", "left out"
 T = TypeVar("T")
 
 
+class PluginWarning(UserWarning):
+    """An entry of another distribution is left out; the message names it and says why."""
+
+
 @dataclass(frozen=True)
 class PluginInfo:
     """One entry, for people. origin: "built in", or distribution and version; state: `ACTIVE`, `KNOWN` (nothing asked
@@ -42,6 +47,19 @@ class PluginInfo:
     origin: str
     state: str
     reason: str = ""
+
+    @property
+    def outside(self) -> bool:
+        """Whether another distribution brings it."""
+        return self.origin != BUILT_IN
+
+    @property
+    def distribution(self) -> str:
+        return self.origin.rpartition(" ")[0] or self.origin
+
+    @property
+    def version(self) -> str:
+        return self.origin.rpartition(" ")[2]
 
 
 class _Missing:
@@ -78,6 +96,7 @@ class PluginRegistry(Generic[T]):
         self._error, self._check = error, check
         self._entries: dict[str, _Entry] = {}
         self._refused: list[PluginInfo] = []
+        self._warned: set[tuple[str, str]] = set()
         self._scanned = False
 
     def add(self, name: str, value: T | str) -> None:
@@ -106,17 +125,40 @@ class PluginRegistry(Generic[T]):
         return tuple(name for name, entry in self._scan().items() if not entry.reason)
 
     def load(self, names: Iterable[str] | None = None) -> dict[str, T]:
-        """All entries, or those of `names` that exist, by name; what cannot be loaded is left out."""
+        """All entries, or those of `names` that exist, by name; what cannot be loaded is left out with a warning."""
         chosen = None if names is None else set(names)
         wanted = {n: e for n, e in self._scan().items() if chosen is None or n in chosen}
         for name, entry in wanted.items():
             self._load(name, entry)
+        for info in self.left_out():
+            if chosen is None or info.name in chosen:
+                self._warn(info)
         return {name: entry.value for name, entry in wanted.items() if not entry.reason}
 
     def all(self) -> list[PluginInfo]:
         """What there is and in which state; loads nothing."""
         entries = [PluginInfo(name, e.origin, e.state, e.reason) for name, e in self._scan().items()]
         return [*entries, *self._refused]
+
+    def outside(self, name: str) -> PluginInfo | None:
+        """The entry `name` if another distribution brings it and it is not left out; loads nothing."""
+        return next((i for i in self.all() if i.name == name and i.outside and i.state != LEFT_OUT), None)
+
+    def left_out(self) -> list[PluginInfo]:
+        """Entries of other distributions that are known to be of no use, with the reasons; loads nothing."""
+        return [info for info in self.all() if info.state == LEFT_OUT]
+
+    def leave_out(self, name: str, reason: str) -> None:
+        """Leave out an entry of another distribution, for a reason that its registry cannot know."""
+        entry = self._scan()[name]
+        if entry.origin != BUILT_IN:
+            entry.reason = reason
+
+    def _warn(self, info: PluginInfo) -> None:
+        if (info.name, info.origin) not in self._warned:
+            self._warned.add((info.name, info.origin))
+            message = f"the {self.noun} {info.name!r} of {info.origin} is left out: {info.reason}"
+            warnings.warn(message, PluginWarning, stacklevel=3)
 
     def _load(self, name: str, entry: _Entry) -> None:
         if entry.state is not KNOWN:
@@ -159,6 +201,11 @@ def _import(place: str) -> Any:
 
 def _origin(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else f"unknown ({point.value})"
+
+
+def any_plugins() -> bool:
+    """Whether any distribution adds anything."""
+    return bool(_entry_points())
 
 
 @cache

@@ -49,6 +49,7 @@ class PassOptions:
 
     opt_level: 0 keeps every op a kernel of its own, 1 recognises and fuses, 2 also elides roundings inside kernels, 3
       also pushes the gather of logit rows through the whole last layer.
+    enabled: names of passes of other distributions that run at any level.
     disabled: names of passes to leave out; leaving out one that a later pass requires is an error.
     limits: of steps and sequences; positions are 0 … max_model_len - 1.
     vocab_size: tokens that may be drawn (default: all logits).
@@ -56,6 +57,7 @@ class PassOptions:
     """
 
     opt_level: int = 2
+    enabled: frozenset[str] = frozenset()
     disabled: frozenset[str] = frozenset()
     limits: Limits = SMALL
     vocab_size: int | None = None

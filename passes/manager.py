@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
-from inferir.ir.errors import IRError, PassError, VerifyError
+from inferir.ir.errors import InferirError, IRError, PassError, VerifyError
 from inferir.ir.graph.graph import Graph, Value
 from inferir.ir.graph.printer import print_graph
 from inferir.ir.graph.types import TensorType
 from inferir.ir.graph.verifier import verify
+from inferir.ir.system.error_report import one_line
 from inferir.ir.system.quantities import count, seconds
 from inferir.passes.context import Pass, PassContext, PassOptions, Refusal
 from inferir.passes.pipeline import build_pipeline, pass_names
+from inferir.passes.plugin_passes import origin_of
 from inferir.passes.properties import CHECKS
 from inferir.passes.step_plan import StepPlan, plan
 
@@ -29,11 +31,14 @@ Print = Callable[[str, Graph], None]
 
 @dataclass(frozen=True)
 class PassRecord:
-    """One pass that ran: seconds it took, and whether it changed the graph."""
+    """One pass that ran: seconds it took, and whether it changed the graph. origin: the distribution and version that
+    brought it, "" for one of this system.
+    """
 
     name: str
     seconds: float
     changed: bool
+    origin: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,8 +93,9 @@ def run_passes(
         if missing:
             raise PassError(f"{step.name} requires a graph that is {missing[0]}, which no pass before it ensures")
         start = time.perf_counter()
-        after = step.run(graph)
-        records.append(PassRecord(step.name, time.perf_counter() - start, after is not graph))
+        origin = origin_of(step.name)
+        after = _run(step, graph, origin)
+        records.append(PassRecord(step.name, time.perf_counter() - start, after is not graph, origin))
         outcome = "the graph stays" if after is graph else f"{len(graph.nodes)} to {len(after.nodes)} ops"
         log.debug("%s: %s, %s", step.name, seconds(records[-1].seconds), outcome)
         if check:
@@ -100,6 +106,19 @@ def run_passes(
             print_after(step.name, graph)
         _dump(dump_dir, number, step.name, graph)
     return graph, records
+
+
+def _run(step: Pass, graph: Graph, origin: str) -> Graph:
+    """Raises `PassError` for whatever a pass of another distribution raises that names no fault by itself."""
+    if not origin:
+        return step.run(graph)
+    try:
+        return step.run(graph)
+    except InferirError:
+        raise
+    except Exception as error:
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise PassError(f"the pass {step.name!r} of {origin} fails: {reason}") from error
 
 
 def _check(step: Pass, before: Graph, after: Graph) -> None:
@@ -133,7 +152,7 @@ def run_pipeline(
     weight_types: what the checkpoint holds; every weight of the graph must be there with that type (None: not checked).
     Raises `PassError` naming pass, op and module for a graph that cannot be handled.
     """
-    unknown = sorted(options.disabled - set(pass_names()))
+    unknown = sorted((options.disabled | options.enabled) - set(pass_names()))
     if unknown:
         raise PassError(f"there is no pass named {unknown[0]!r}; passes are {', '.join(pass_names())}")
     if weight_types is not None:

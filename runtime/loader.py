@@ -16,6 +16,7 @@ from pathlib import Path
 
 from inferir.ir.contract.artifact import read_manifest, verify_files
 from inferir.ir.contract.manifest import Manifest
+from inferir.ir.contract.plugin_check import check_plugins
 from inferir.ir.contract.target import Target
 from inferir.ir.system.quantities import seconds, size
 from inferir.runtime.memory import Bytes, address, map_file
@@ -47,11 +48,13 @@ class LoadedArtifact:
 def load_artifact(path: str | os.PathLike[str], check_target: Callable[[Target], None]) -> LoadedArtifact:
     """Verify and load the artifact folder `path`, if `check_target` finds that this machine can run its kernels.
 
-    Raises `ArtifactError` naming a missing, truncated or damaged file, and what `check_target` raises.
+    Raises `ArtifactError` naming a missing, truncated or damaged file or a plug-in that is not installed, and what
+    `check_target` raises.
     """
     root = Path(path)
     start = time.perf_counter()
     manifest = read_manifest(root)
+    check_plugins(manifest.plugins)
     check_target(manifest.target)
     files = {}
     for name in sorted({t.file for t in manifest.weights.values()}):

@@ -7,7 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-pytest_plugins = ["artifacts", "cli_fixtures", "compiled_artifact", "kept_workers"]
+pytest_plugins = ["artifacts", "cli_fixtures", "compiled_artifact", "kept_workers", "plugin_distributions"]
 
 # A busy machine must not fail a property test for being slow.
 hypothesis.settings.register_profile("inferir", deadline=None)

@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 from inferir.codegen.backend import Backend, BucketMeta, BuildJob, Context, LoweredBucket, LoweredKernel, Progress
 from inferir.codegen.cache.cache_key import JSON
 from inferir.codegen.cache.source_hash import generator_hash
-from inferir.codegen.lower.anchors import Anchors
+from inferir.codegen.lower.anchors import Anchors, lowerings
 from inferir.codegen.triton.kernel_source import KernelSource
 from inferir.ir.contract.manifest import KernelParam
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.graph import Node
 
-ANCHORS = Anchors("Triton", "inferir.codegen.triton.kernels")
+LOWERINGS = lowerings("triton_regions", "inferir.codegen.triton.kernels")
+"""By anchor: (body, name of the kernel) -> `KernelSource`."""
+
+ANCHORS = Anchors("Triton", LOWERINGS)
 
 
 class TritonBackend:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from inferir.codegen.lower.emitter import INFIX
+from inferir.codegen.lower.forms import Written, forms
 from inferir.codegen.lower.numbers import exponent, single
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.dtypes import DType
@@ -63,7 +64,10 @@ _FORMS: Mapping[str, str] = {
 """Ops whose form does not depend on attributes or element type; {n} is operand n."""
 
 _ON_BOOL = frozenset(["lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_not", "where"])
-OPS = frozenset(f"tensor.{name}" for name in (*_FORMS, "pow", "maximum", "minimum", "relu"))
+FORMS = forms("triton_ops", "Triton form of the op")
+"""Forms of other ops: (node, operands, their element type) -> the text of the result."""
+
+OPS = Written(frozenset(f"tensor.{name}" for name in (*_FORMS, "pow", "maximum", "minimum", "relu")), FORMS)
 
 
 def memory(type_: TensorType) -> str:
@@ -85,6 +89,9 @@ def literal(value: float, dtype: DType) -> str:
 
 def elementwise(node: Node, args: Sequence[str], dtype: DType) -> str:
     """The expression of an elementwise op on operands of type `dtype`. Raises `CodegenError` for one without a form."""
+    added = OPS.form(node.op)
+    if added is not None:
+        return added(node, args, dtype)
     op = node.op.removeprefix("tensor.")
     if (dtype is DType.BOOL and op not in _ON_BOOL) or (op == "pow" and not dtype.is_float):
         raise CodegenError(f"tensor.{op} of {dtype.value} has no Triton form")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from inferir.codegen.backend import Context
-from inferir.codegen.lower.anchors import Anchors
+from inferir.codegen.lower.anchors import Anchors, lowerings
 from inferir.codegen.tvm.kernels.kv_prefetch import KvPrefetch
 from inferir.codegen.tvm.scalar import MEMORY
 from inferir.codegen.tvm.source import Param, TaskKernel
@@ -16,7 +16,10 @@ from inferir.ir.contract.kernel_args import KernelArg
 from inferir.ir.errors import CodegenError
 from inferir.ir.graph.graph import Graph, Node, Value
 
-ANCHORS = Anchors("TVM", "inferir.codegen.tvm.kernels")
+LOWERINGS = lowerings("tvm_regions", "inferir.codegen.tvm.kernels")
+"""By anchor: (body, `RegionContext`) -> `LoweredRegion`."""
+
+ANCHORS = Anchors("TVM", LOWERINGS)
 
 
 @dataclass(frozen=True)

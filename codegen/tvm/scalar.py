@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from inferir.codegen.lower.emitter import INFIX
+from inferir.codegen.lower.forms import Written, forms
 from inferir.codegen.lower.numbers import exponent
 from inferir.codegen.tvm.llvm.llvm_lib import call
 from inferir.codegen.tvm.source import f32, splat, vtype
@@ -65,7 +66,10 @@ _INTEGER: Mapping[str, Emit] = {
     "relu": lambda a, n: f"T.max({a[0]}, {splat('0', n)})",
     "where": lambda a, n: f"T.Select({a[0]}, {a[1]}, {a[2]})",
 }
-OPS = frozenset(f"tensor.{name}" for name in (*_FLOAT, "pow"))
+FORMS = forms("tvm_ops", "TIR form of the op")
+"""Forms of other ops: (node, operands, their element type, lanes) -> the text of the result."""
+
+OPS = Written(frozenset(f"tensor.{name}" for name in (*_FLOAT, "pow")), FORMS)
 
 
 def power(base: str, exponent: str, value: float | None, lanes: int) -> str:
@@ -90,6 +94,9 @@ def literal(value: float, kind: str, lanes: int) -> str:
 
 def elementwise(node: Node, args: Sequence[str], dtype: DType, lanes: int) -> str:
     """An elementwise op on operands of type `dtype`. Raises `CodegenError` for one without a form."""
+    added = OPS.form(node.op)
+    if added is not None:
+        return added(node, args, dtype, lanes)
     name = node.op.removeprefix("tensor.")
     if dtype.is_float and name == "pow":
         return power(args[0], args[1], exponent(node), lanes)

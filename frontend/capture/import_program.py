@@ -21,6 +21,7 @@ from inferir.frontend.capture.aten import RULES
 from inferir.frontend.capture.export import PREFIX, Exported
 from inferir.frontend.capture.hooks import MaskSpec
 from inferir.frontend.capture.importer import MAX_CONSTANT, Importer, Imports
+from inferir.frontend.capture.plugin_rules import absent_rules, added_rule
 from inferir.frontend.facts import LayerFacts
 from inferir.ir.errors import IRError, UntraceableError
 from inferir.ir.graph.dtypes import DType
@@ -30,11 +31,14 @@ from inferir.ir.graph.types import TensorType
 
 @dataclass(frozen=True)
 class Imported:
-    """The captured graph; values of its `const.*` weights; its attention layers in order."""
+    """The captured graph; values of its `const.*` weights; its attention layers in order. added: operators that were
+    imported by rules of other distributions, and whose dialect has the rule.
+    """
 
     graph: Graph
     constants: Mapping[str, torch.Tensor]
     attention: tuple[LayerFacts, ...]
+    added: Mapping[str, str]
 
 
 class UnsupportedOperatorError(UntraceableError):
@@ -67,7 +71,7 @@ def import_program(exported: Exported, aliases: Mapping[str, str] | None = None)
     graph = Graph(ordered, (logits,), ("logits",), name="captured")
     used = graph.weights()
     constants = {name: tensor for name, tensor in imp.constants.items() if name in used}
-    return Imported(graph, constants, tuple(imp.attention))
+    return Imported(graph, constants, tuple(imp.attention), imp.added)
 
 
 def _live_nodes(program: Any) -> set[Any]:
@@ -124,8 +128,9 @@ def _import(imp: Importer, node: Any, env: Mapping[Any, Imports]) -> Imports:
         with torch.no_grad():
             return node.target(*args, **kwargs)
     function = RULES.get(name) or (RULES["getitem"] if name == "<built-in function getitem>" else None)
+    function = function or added_rule(imp, name)
     if function is None:
-        raise UnsupportedOperatorError(imp.describe("this operator has no import rule"))
+        raise UnsupportedOperatorError(imp.describe(f"this operator has no import rule{absent_rules()}"))
     try:
         result = function(imp, *args, **kwargs)
     except IRError as error:

@@ -65,13 +65,17 @@ def source_line(node: Any) -> str:
 
 @dataclass
 class Importer:
-    """State of one import; rules get it as first argument and work on the node being imported."""
+    """State of one import; rules get it as first argument and work on the node being imported.
+
+    added: the operators that were imported by rules of other distributions, and whose dialect has the rule.
+    """
 
     symbol: sympy.Symbol
     builder: Builder = field(default_factory=Builder)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     attention: list[LayerFacts] = field(default_factory=list)
     node: Any = None
+    added: dict[str, str] = field(default_factory=dict)
     _scalars: dict[Any, Value] = field(default_factory=dict)
     _constants: dict[int, tuple[torch.Tensor, Value]] = field(default_factory=dict)
 

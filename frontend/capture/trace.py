@@ -7,7 +7,7 @@ import logging
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from inferir.frontend.capture.rope import check_rope, follow_lengths, longest_se
 from inferir.frontend.checkpoint.checkpoint_files import WeightWarning
 from inferir.frontend.checkpoint.checkpoint_weights import ExpectedWeights, Weights, WeightSource, resolve
 from inferir.frontend.checkpoint.huggingface import quiet, renames, skeleton, state_types, text_config, tied_names
-from inferir.frontend.facts import ModelFacts, first_id, token_ids
+from inferir.frontend.facts import RULES_FILE, ModelFacts, first_id, token_ids
 from inferir.frontend.source.model_source import ModelSource
 from inferir.ir.errors import WeightError
 from inferir.ir.graph.dims import parse_dim
@@ -41,13 +41,15 @@ class TracedModel:
 
     Where `facts.length_dependent`, the graph has a third input `lengths` [T] i32 (see `rope`).
 
-    constants: values of the graph's `const.*` weights. expected: what the model expects of a checkpoint.
+    constants: values of the graph's `const.*` weights. expected: what the model expects of a checkpoint. rules: the
+    operators that were imported by rules of other distributions, and whose dialect has the rule.
     """
 
     graph: Graph
     facts: ModelFacts
     constants: Mapping[str, torch.Tensor]
     expected: ExpectedWeights
+    rules: Mapping[str, str] = field(default_factory=dict)
 
     def weights(self, source: WeightSource) -> Weights:
         """The graph's weights, read from `source` when they are used. Raises `WeightError` unless the checkpoint
@@ -65,6 +67,7 @@ class TracedModel:
         (folder / "facts.json").write_bytes(msgspec.json.encode(self.facts))
         save_file({k: v.contiguous() for k, v in self.constants.items()}, folder / "constants.safetensors")
         (folder / "expected.json").write_bytes(msgspec.json.encode(self.expected))
+        (folder / RULES_FILE).write_bytes(msgspec.json.encode(self.rules))
 
     @staticmethod
     def load(folder: Path) -> TracedModel:
@@ -76,6 +79,7 @@ class TracedModel:
             facts=msgspec.json.decode((folder / "facts.json").read_bytes(), type=ModelFacts),
             constants=load_file(folder / "constants.safetensors"),
             expected=msgspec.json.decode((folder / "expected.json").read_bytes(), type=ExpectedWeights),
+            rules=msgspec.json.decode((folder / RULES_FILE).read_bytes(), type=dict[str, str]),
         )
 
 
@@ -97,7 +101,7 @@ def trace(source: ModelSource) -> TracedModel:
     verify(imported.graph)
     facts = _facts(source, config, imported, expected)
     log.info("%s: captured %d ops of %s", source.name, len(imported.graph.nodes), facts.model_type)
-    return TracedModel(imported.graph, facts, imported.constants, expected)
+    return TracedModel(imported.graph, facts, imported.constants, expected, imported.added)
 
 
 def expected_weights(model: Any) -> ExpectedWeights:

@@ -24,7 +24,8 @@ import msgspec
 
 from inferir.ir.contract.artifact_check import check_manifest
 from inferir.ir.contract.kv_specs import decode_spec
-from inferir.ir.contract.manifest import FORMAT_VERSION, FileRecord, Manifest
+from inferir.ir.contract.manifest import FORMAT_VERSION, FileRecord, Manifest, PluginRecord
+from inferir.ir.contract.plugin_check import check_plugins
 from inferir.ir.errors import ArtifactError
 from inferir.ir.system.atomic_file import replace_file
 from inferir.ir.system.checksum import checksum, file_checksum
@@ -32,6 +33,10 @@ from inferir.ir.system.checksum import checksum, file_checksum
 MANIFEST = "manifest.json"
 _DIGEST = re.compile(rb'\A\{"digest":"([0-9a-f]{64})","format":(\d+)[,}]')
 _DIGEST_AT = slice(len('{"digest":"'), len('{"digest":"') + 64)
+
+
+class _Plugins(msgspec.Struct):
+    plugins: tuple[PluginRecord, ...] = ()
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -62,6 +67,9 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         manifest = msgspec.json.decode(raw, type=Manifest, dec_hook=decode_spec)
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise ArtifactError(f"{file}: {e}") from None
+    except ArtifactError:  # of a KV cache kind that is not known here
+        check_plugins(msgspec.json.decode(raw, type=_Plugins).plugins)
+        raise
     check_manifest(manifest)
     return manifest
 

@@ -105,7 +105,8 @@ class KernelParam(msgspec.Struct, frozen=True, kw_only=True):
 class KernelRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel of a bucket's library.
 
-    `region` is the hash of its region's canonical text, `provenance` the module paths it computes.
+    `region` is the hash of its region's canonical text, `provenance` the module paths it computes. `made_by`: the
+    override of another distribution that its text comes from; "" for the code generator's own.
     """
 
     id: int
@@ -115,6 +116,7 @@ class KernelRecord(msgspec.Struct, frozen=True, kw_only=True):
     params: tuple[KernelParam, ...]
     tile: dict[str, int] = {}
     provenance: tuple[str, ...] = ()
+    made_by: str = ""
 
 
 class BucketRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +172,21 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, Any] = {}
 
 
+class PluginRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of another distribution that took part in making the artifact.
+
+    kind: the entry point's group without "inferir."; name: the entry's; distribution, version: whose it was. serves:
+    whether it is needed to serve the artifact as well; detail: what it did, for people.
+    """
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    serves: bool = False
+    detail: str = ""
+
+
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The memory table: weights and arena once, `scratch_bytes` per worker thread, the cache per block (all layers)."""
 
@@ -184,7 +201,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     `digest` covers the manifest's own bytes and is filled in when it is written. `counts` are the symbols whose values
     kernels receive, in order. `residents` are buffers that keep their content from step to step, zeros at first; the
-    host may change them in between.
+    host may change them in between. `plugins` are the entries of other distributions that took part.
     """
 
     digest: str = "0" * 64
@@ -204,3 +221,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, FileRecord]
     options: dict[str, Any] = {}
     versions: dict[str, str] = {}
+    plugins: tuple[PluginRecord, ...] = ()

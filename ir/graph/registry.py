@@ -1,8 +1,8 @@
 """Op definitions: declared once, with everything that is known about an op, for whoever works on graphs.
 
 The table here knows no op: a dialect defines its own when it is imported. Those of this system are imported at the
-first question; another distribution adds one by an entry point of the group `inferir.ops`, named like the dialect,
-whose loading defines the ops. It is loaded when one of them is asked for.
+first question; another distribution adds one by an entry point of the group `inferir.ops` that is named like the
+dialect and names a `Dialect`. It is loaded when one of its ops, or a rule to import an operator, is asked for.
 """
 
 from __future__ import annotations
@@ -113,8 +113,33 @@ class OpDef:
         return next((key for key in ("dims", "dim") if key in self.attrs), None)
 
 
-DIALECTS: PluginRegistry[object] = PluginRegistry("ops", "dialect", IRError)
-"""By the name that stands before the dot: what defined the ops (a module)."""
+@dataclass(frozen=True)
+class Dialect:
+    """Ops of another distribution.
+
+    name: what stands before the dot, and the entry point's name. ops: with a reference implementation each. imports:
+    how operators of a traced module become ops, by the operator as it is printed, such as "acme.hinge.default":
+    rule(importer, *the operator's arguments) -> what it becomes (`inferir.frontend.capture.importer`).
+    """
+
+    name: str
+    ops: tuple[OpDef, ...] = ()
+    imports: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+
+def _problem(value: Any) -> str | None:
+    if not isinstance(value, Dialect):
+        return f"it is no Dialect but of type {type(value).__name__}"
+    for op in value.ops:
+        if op.name.partition(".")[0] != value.name:
+            return f"the op {op.name} is not of the dialect {value.name}"
+        if op.evaluate is None:
+            return f"the op {op.name} has no reference implementation"
+    return None
+
+
+DIALECTS: PluginRegistry[object] = PluginRegistry("ops", "dialect", IRError, _problem)
+"""By the name that stands before the dot: what defines the ops, a module of this system or a `Dialect`."""
 
 _OPS: dict[str, OpDef] = {}
 _loaded = False
@@ -146,13 +171,22 @@ def opdef(name: str) -> OpDef:
     """The definition of op `name`. Raises `IRError` naming an unknown op or dialect."""
     _load()
     if name not in _OPS:
+        prefix = name.partition(".")[0]
         try:
-            DIALECTS.get(name.partition(".")[0])
+            found = DIALECTS.get(prefix)
         except IRError as error:
             raise IRError(f"unknown op {name!r}: {error}") from None
+        if isinstance(found, Dialect):
+            _OPS.update({op.name: op for op in found.ops if op.name.partition(".")[0] == prefix})
     if name not in _OPS:
         raise IRError(f"unknown op {name!r}")
     return _OPS[name]
+
+
+def added_dialects() -> dict[str, Dialect]:
+    """The dialects of other distributions by name, loaded; those that cannot be loaded are left out with a warning."""
+    _load()
+    return {name: found for name, found in DIALECTS.load().items() if isinstance(found, Dialect)}
 
 
 def all_ops() -> dict[str, OpDef]:

@@ -2,71 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from small_limits import limits
+from joiner_backend import Joiner, context, region
 
-from inferir.codegen.backend import BucketMeta, BuildJob, Context, LoweredBucket, LoweredKernel
 from inferir.codegen.cache.compile_cache import CompileCache
 from inferir.codegen.library import BuiltBucket, build_buckets, dump_stages
 from inferir.codegen.stages import Stages, read_stages
-from inferir.ir.contract.bucket import Bucket
-from inferir.ir.contract.target import Target
 from inferir.ir.errors import CodegenError
-from inferir.ir.graph.dims import T
-from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Builder, Graph, Node
-from inferir.ir.graph.types import TensorType
-
-
-@dataclass(frozen=True)
-class Kernel:
-    name: str
-    source: str
-
-
-class Joiner:
-    """A backend whose modules are its kernels' sources, one per line, and whose libraries are modules in capitals."""
-
-    name = "joiner"
-    suffix = ".bin"
-
-    def __init__(self) -> None:
-        self.built: list[str] = []
-
-    def key(self, regions: Any, context: Context) -> dict[str, Any]:
-        return {"generator": "1"}
-
-    def lower(self, regions: Any, context: Context) -> LoweredBucket:
-        names = [f"k{i}_{r.attrs['name']}" for i, r in enumerate(regions.values())]
-        records = [
-            LoweredKernel(name=n, region=d, anchor="rowwise", params=(), args=(), tile={})
-            for n, d in zip(names, regions, strict=True)
-        ]
-        kernels = tuple(Kernel(n, f"{n} for {context.bucket.name}") for n in names)
-        return LoweredBucket(kernels, BucketMeta(kernels=tuple(records)))
-
-    def module(self, kernels: Sequence[Kernel]) -> str:
-        return "\n".join(k.source for k in kernels)
-
-    def build(self, jobs: Sequence[BuildJob], workers: int = 1, progress: Any = None) -> list[bytes]:
-        self.built += [job.name for job in jobs]
-        return [job.source.upper().encode() for job in jobs]
-
-
-def region(name: str) -> Node:
-    b = Builder()
-    x = b.input("x", TensorType((T, 8), DType.F32))
-    body = Graph((x,), (b.op(f"tensor.{name}", x),))
-    return b.node("kernel.region", (b.input("a", x.type),), {"anchor": "rowwise", "body": body, "name": name})
-
 
 REGIONS = [region("exp"), region("tanh")]
-CONTEXTS = [Context(b, Target.named("x86-64-v3"), limits()) for b in (Bucket(1, 2), Bucket(2, 5))]
+CONTEXTS = [context(1, 2), context(2, 5)]
 TEXT = "k0_exp for t1\nk1_tanh for t1"
 
 
@@ -96,6 +43,8 @@ def test_any_stage_may_come_from_a_file(tmp_path: Path, files: dict[str, str], t
     first, second = build(backend, CompileCache(None), put(tmp_path, **files))
     assert (first.source, first.library) == (text, library)
     assert list(first.replaced) == [".".join(name.rsplit("_", 1)) for name in files]
+    made = {k.name: k.made_by for k in first.records({})}
+    assert made == {"k0_exp": "", "k1_tanh": "--override" if "k1_tanh_py" in files else ""}
     assert (second.library, second.replaced) == (b"K0_EXP FOR T2-4\nK1_TANH FOR T2-4", {})
     assert backend.built == (["t2-4"] if "module_bin" in files else ["t1", "t2-4"])
 

@@ -47,7 +47,7 @@ def broken(stats):
         routes={"twice": "ROUTE", "taken": "TAKEN", "wrong": "twice"},
         stats={"note": "note", "broken": "broken"},
     )
-    mark = f"open({str(tmp_path / 'compiling')!r}, 'w').close()\nTHING = 1\n"
+    mark = f"open({str(tmp_path / 'compiling')!r}, 'w').close()\nraise RuntimeError\n"
     only = [kind for kind in kinds_of(COMPILE) if kind != "kv"]
     write_distribution(tmp_path, "forge", mark, **{kind: {"thing": "THING"} for kind in only})
     path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])

@@ -42,6 +42,9 @@ OptLevel = Annotated[
         max=3,
     ),
 ]
+EnablePass = Annotated[
+    list[str] | None, option("NAME", "Run a pass of a plug-in, whatever the level says. May be repeated.")
+]
 DisablePass = Annotated[list[str] | None, option("NAME", "Leave out a pass, whatever the level says. May be repeated.")]
 NoTraceCheck = Annotated[
     bool, flag("Do not compare the captured graph with the model's own code first.", "--no-trace-check")

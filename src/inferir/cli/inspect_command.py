@@ -48,17 +48,26 @@ def inspect(
 
 
 def _print(view: ArtifactView) -> None:
-    from inferir.inspect.inspect_artifact import bucket_rows, buckets_text, decision_rows, short_provenance, summary
+    from inferir.inspect.inspect_artifact import (
+        bucket_rows,
+        buckets_text,
+        decision_rows,
+        plugin_rows,
+        short_provenance,
+        summary,
+    )
     from inferir.inspect.memory_table import memory_rows
 
     kernels = [
-        (k.name, str(k.calls_per_step), k.tile_text, buckets_text(view, k), short_provenance(k.provenance))
+        (k.title, str(k.calls_per_step), k.tile_text, buckets_text(view, k), short_provenance(k.provenance))
         for k in view.kernels
     ]
     refused = len(view.refusals())
+    plugins = plugin_rows(view.manifest)
     show(
         table(f"{view.path}: {size(view.nbytes)}", ("", ""), summary(view)),
         table("What decided", ("what", "value", "found in"), decision_rows(view.manifest.model.decisions)),
+        *([table("Plug-ins that took part", ("kind", "name", "from", "needed", "did"), plugins)] if plugins else []),
         table("Memory when served", ("what", "size", "note"), memory_rows(view.manifest), right=("size",)),
         table(
             "Buckets",

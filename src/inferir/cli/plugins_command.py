@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from inferir.cli import arguments as a
 from inferir.cli.console import plain, print_json, show, table
 from inferir.ir.plugin_kinds import KINDS, PluginKind
-from inferir.ir.plugin_registry import BUILT_IN, LEFT_OUT, PluginInfo, PluginRegistry
+from inferir.ir.plugin_registry import BUILT_IN, LEFT_OUT, PluginInfo, PluginRegistry, PluginWarning
 from inferir.ir.system.error_report import one_line
 
 CLOSED = "closed"
@@ -50,14 +50,15 @@ def _entries(kind: PluginKind, built_in: bool) -> Iterator[Plugin]:
     registry: PluginRegistry[Any] = PluginRegistry(kind.name, "entry")
     if not built_in and not registry.all():
         return  # so that no registry is imported, and what it needs, without anything to show of it
-    module, _, name = kind.registry.partition(":")
     problem = ""
     try:
-        registry = getattr(importlib.import_module(module), name)
+        registry = kind.load_registry()
     except ImportError as error:
         problem = one_line(str(error))
     if not problem and not kind.allow:
-        registry.load([info.name for info in registry.all() if info.origin != BUILT_IN])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PluginWarning)  # the listing says it
+            registry.load([info.name for info in registry.all() if info.outside])
     for info in registry.all():
         state, reason = _state(kind, info, problem)
         yield Plugin(kind.name, info.name, info.origin, ", ".join(kind.phases), state, reason)
@@ -66,6 +67,6 @@ def _entries(kind: PluginKind, built_in: bool) -> Iterator[Plugin]:
 def _state(kind: PluginKind, info: PluginInfo, problem: str) -> tuple[str, str]:
     if problem:
         return LEFT_OUT, problem
-    if kind.allow and info.origin != BUILT_IN and info.state != LEFT_OUT:
+    if kind.allow and info.outside and info.state != LEFT_OUT:
         return CLOSED, f"inferir serve {kind.allow} {info.name}"
     return info.state, info.reason

@@ -57,6 +57,7 @@ def compile_fields(
     block_size: a.BlockSize = 32,
     buckets: a.Buckets = None,
     opt_level: a.OptLevel = 2,
+    enable_pass: a.EnablePass = None,
     disable_pass: a.DisablePass = None,
     no_trace_check: a.NoTraceCheck = False,
     revision: a.Revision = None,
@@ -64,6 +65,7 @@ def compile_fields(
 ) -> Fields:
     """Those of `CompileOptions`."""
     given = dict(locals())
+    given["enabled_passes"] = frozenset(given.pop("enable_pass") or ())
     given["disabled_passes"] = frozenset(given.pop("disable_pass") or ())
     given["trace_check"] = not given.pop("no_trace_check")
     return given

@@ -25,6 +25,7 @@ from inferir.ir.contract.manifest import (
     Manifest,
     MemoryRecord,
     ModelRecord,
+    PluginRecord,
     ResidentArg,
     TensorRecord,
 )
@@ -47,6 +48,7 @@ def assemble(
     hashed: dict[str, FileRecord],
     options: CompileOptions,
     target: Target,
+    plugins: tuple[PluginRecord, ...] = (),
 ) -> Manifest:
     """Write libraries, tokenizer, graphs and the manifest. hashed: records of files that are known already."""
     (folder / "tokenizer").mkdir()
@@ -81,6 +83,7 @@ def assemble(
         files=file_records(folder, hashed),
         options=option_record(options),
         versions=versions(),
+        plugins=plugins,
     )
     return write_manifest(folder, manifest)
 
@@ -170,6 +173,7 @@ def option_record(options: CompileOptions) -> dict[str, Any]:
         "dtype": options.dtype,
         "opt_level": options.opt_level,
         "disabled_passes": sorted(options.disabled_passes),
+        **({"enabled_passes": sorted(options.enabled_passes)} if options.enabled_passes else {}),
         "buckets": options.buckets,
     }
 

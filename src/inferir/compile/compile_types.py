@@ -30,7 +30,8 @@ class CompileOptions:
     dtype: "auto", "bf16" or "f32"; target: a name of `ir.target.TARGETS` or "host"; max_model_len: tokens per sequence
     (None: the model's, at most 8192); max_num_seqs and max_num_batched_tokens bound a step; block_size: token slots per
     KV block; buckets: ranges of step sizes such as "1,2-8,9-2048" (None: the defaults); opt_level 0 to 3;
-    disabled_passes by name; tuning: a file of records that `inferir tune` wrote, whose tiles replace the default ones;
+    enabled_passes (of other distributions) and disabled_passes by name; tuning: a file of records that `inferir tune`
+    wrote, whose tiles replace the default ones;
     override: a folder whose files replace stages of code generation (`inferir.codegen.stages`);
     jobs: build processes (None: one per core); trace_check: compare the captured graph with the model before compiling.
     """
@@ -43,6 +44,7 @@ class CompileOptions:
     block_size: int = 32
     buckets: str | None = None
     opt_level: int = 2
+    enabled_passes: frozenset[str] = frozenset()
     disabled_passes: frozenset[str] = frozenset()
     tuning: Path | None = None
     override: Path | None = None

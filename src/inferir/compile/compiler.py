@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from inferir.codegen.backend import Context
-from inferir.codegen.backends import backend_for
+from inferir.codegen.backends import backend_for, target_named
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
 from inferir.codegen.cache.through import frontend_key, through_cache
 from inferir.codegen.library import BuiltBucket, build_buckets, dump_stages
@@ -38,6 +38,7 @@ from inferir.compile.compile_types import (
     DebugOptions,
     Progress,
 )
+from inferir.compile.plugin_use import plugins_used
 from inferir.compile.text_ends import check_vocabulary, join_ends
 from inferir.compile.tuning_records import TuningRecord, read_records
 from inferir.compile.tuning_use import all_products, use_records
@@ -81,7 +82,7 @@ def compile_model(
     cache = cache if cache is not None else CompileCache.from_env(CacheOptions())
     say = progress or (lambda phase, done, total: None)
     report = CompileReport(Path(out))
-    target = Target.named(options.target)
+    target = target_named(options.target)
     check_place(report.path)
     for kind in ("trace", "template", "build"):
         remove_abandoned_scratch(kind)
@@ -99,7 +100,8 @@ def compile_model(
         with report.phase("weights"):
             records, files = write_weights(folder, captured, source, result, cache, say)
         with report.phase("write", say):
-            report.manifest = assemble(folder, captured, result, built, records, files, options, target)
+            plugins = plugins_used(captured, result, built, target)
+            report.manifest = assemble(folder, captured, result, built, records, files, options, target, plugins)
     return report
 
 
@@ -164,6 +166,7 @@ def lower(captured: Captured, options: CompileOptions, target: Target, debug: De
 
     given = PassOptions(
         opt_level=options.opt_level,
+        enabled=options.enabled_passes,
         disabled=options.disabled_passes,
         limits=options.limits,
         vocab_size=min(captured.facts.vocab_size, captured.tokenizer_size),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inferir.codegen.backend import BucketMeta
-from inferir.codegen.backends import backend_for
+from inferir.codegen.backends import backend_for, target_named
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
 from inferir.codegen.library import distinct, lower_bucket
 from inferir.codegen.weights.packing import total_bytes
@@ -68,7 +68,7 @@ class Fit:
 def plan_memory(spec: str, options: CompileOptions, cache: CompileCache | None = None) -> MemoryPlan:
     """Trace the model (or take its graph from the cache), run the passes and add up. Raises an `InferirError`."""
     cache = cache if cache is not None else CompileCache.from_env(CacheOptions())
-    target = Target.named(options.target)
+    target = target_named(options.target)
     source = load_source(spec, options.dtype, options.revision, options.trust_remote_code)
     captured = capture(source, options, cache)
     options = resolve(options, captured.facts)

@@ -13,6 +13,7 @@ from inferir.inspect.inspect_artifact import (
     bucket_rows,
     buckets_text,
     decision_rows,
+    plugin_rows,
     short_provenance,
     summary,
 )
@@ -39,6 +40,7 @@ def artifact_page(view: ArtifactView) -> str:
         total=size(view.nbytes),
         summary=summary(view),
         decisions=decision_rows(view.manifest.model.decisions),
+        plugins=plugin_rows(view.manifest),
         memory=memory_rows(view.manifest),
         buckets=bucket_rows(view.manifest),
         kernels=[(k, buckets_text(view, k), short_provenance(k.provenance)) for k in view.kernels],

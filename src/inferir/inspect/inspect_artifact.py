@@ -25,7 +25,9 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 @dataclass(frozen=True)
 class KernelUse:
-    """A kernel with one tile: `buckets` have it so, and call it `calls_per_step` times. `provenance`: module paths."""
+    """A kernel with one tile: `buckets` have it so, and call it `calls_per_step` times. `provenance`: module paths;
+    `made_by`: the override of another distribution that its text comes from.
+    """
 
     name: str
     region: str
@@ -34,6 +36,12 @@ class KernelUse:
     tile: dict[str, int]
     buckets: tuple[str, ...]
     provenance: tuple[str, ...]
+    made_by: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name, and whose it is if not ours."""
+        return f"{self.name} (by {self.made_by})" if self.made_by else self.name
 
     @property
     def tile_text(self) -> str:
@@ -84,9 +92,9 @@ def _kernel_uses(buckets: Iterable[BucketRecord]) -> list[KernelUse]:
     for bucket in buckets:
         calls = Counter(call.kernel for call in bucket.program)
         for k in bucket.kernels:
-            key = (k.id, k.name, k.region, calls[k.id], tuple(k.tile.items()))
+            key = (k.id, k.name, k.region, calls[k.id], tuple(k.tile.items()), k.made_by)
             names = (*uses[key].buckets, bucket.name) if key in uses else (bucket.name,)
-            uses[key] = KernelUse(k.name, k.region, k.anchor, calls[k.id], k.tile, names, k.provenance)
+            uses[key] = KernelUse(k.name, k.region, k.anchor, calls[k.id], k.tile, names, k.provenance, k.made_by)
     return [uses[key] for key in sorted(uses, key=lambda k: k[0])]
 
 
@@ -142,6 +150,14 @@ def decision_rows(decisions: Iterable[Decision]) -> list[tuple[str, str, str]]:
     return rows
 
 
+def plugin_rows(manifest: Manifest) -> list[tuple[str, str, str, str, str]]:
+    """Rows (kind, name, distribution and version, when it is needed, what it did) of the plug-ins that took part."""
+    return [
+        (p.kind, p.name, f"{p.distribution} {p.version}", "to serve, too" if p.serves else "to compile", p.detail)
+        for p in manifest.plugins
+    ]
+
+
 def _value(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
@@ -178,6 +194,7 @@ def as_json(view: ArtifactView) -> dict[str, Any]:
         "kv": msgspec.to_builtins(m.kv),
         "options": m.options,
         "versions": m.versions,
+        "plugins": [msgspec.to_builtins(p) for p in m.plugins],
         "buckets": [
             {
                 "name": b.name,

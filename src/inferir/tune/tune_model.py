@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inferir.codegen.backend import Backend, Context
-from inferir.codegen.backends import backend_for
+from inferir.codegen.backends import backend_for, target_named
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
 from inferir.codegen.library import distinct
 from inferir.codegen.tunables import Product, Race, Tuning, build_races, tuning_of
@@ -96,7 +96,7 @@ def tune_model(
     start = time.monotonic()
     path = Path(out)
     records = _stored(path)
-    target = Target.named(options.target)
+    target = target_named(options.target)
     backend = backend_for(target)
     tuning = tuning_of(backend)
     lacking = missing_features(target, host_features())

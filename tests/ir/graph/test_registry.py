@@ -35,14 +35,15 @@ def test_unknown_and_duplicate_ops_are_named() -> None:
 
 def test_a_dialect_of_another_distribution_is_loaded_when_asked_for(tmp_path: Path) -> None:
     (tmp_path / "acme_ops.py").write_text(
-        "from inferir.ir.graph.registry import define\n"
+        "from inferir.ir.graph.registry import Dialect, OpDef\n"
         "from inferir.ir.ops.common import same\n"
-        "define('acme.sign', 1, same, lambda attrs, x: x.sign(), elementwise=True)\n"
+        "SIGN = OpDef('acme.sign', 1, same, lambda attrs, x: x.sign(), elementwise=True)\n"
+        "DIALECT = Dialect('acme', (SIGN,))\n"
     )
     info = tmp_path / "acme-1.5.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.5\n")
-    (info / "entry_points.txt").write_text("[inferir.ops]\nacme = acme_ops\n")
+    (info / "entry_points.txt").write_text("[inferir.ops]\nacme = acme_ops:DIALECT\n")
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from inferir.ir.graph.registry import DIALECTS, all_ops, opdef\n"
