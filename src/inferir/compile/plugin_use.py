@@ -16,6 +16,7 @@ from inferir.ir.contract.target import Target
 from inferir.ir.graph.graph import Graph, Node
 from inferir.ir.plugin_kinds import KINDS, SERVE, kind_named, kinds_of
 from inferir.ir.plugin_registry import any_plugins
+from inferir.ir.system.quantities import count
 from inferir.passes.manager import PassRecord, PipelineResult
 
 PACK = "layout.pack_"
@@ -94,19 +95,15 @@ def _code(result: PipelineResult, target: Target) -> Iterator[Use]:
     packed = Counter(n.op.removeprefix(PACK) for graph in result.transforms.values() for n in graph.nodes)
     regions = Counter(n.attrs["anchor"] for n in result.graph.nodes if n.op == "kernel.region")
     ops = {node.op for node in nodes_of(result.graph)}
-    for name, count in packed.items():
-        yield "formats", name, f"stores {_number(count, 'weight')}"
+    for name, times in packed.items():
+        yield "formats", name, f"stores {count(times, 'weight')}"
     for what, used in (
-        ("formats", {name: f"multiplies with {_number(count, 'weight')}" for name, count in packed.items()}),
-        ("regions", {anchor: f"lowered {_number(count, 'region')}" for anchor, count in regions.items()}),
+        ("formats", {name: f"multiplies with {count(times, 'weight')}" for name, times in packed.items()}),
+        ("regions", {anchor: f"lowered {count(times, 'region')}" for anchor, times in regions.items()}),
         ("ops", dict.fromkeys(ops, "wrote the op")),
     ):
         if any(kind.name == f"{backend}_{what}" for kind in KINDS):
             yield from ((f"{backend}_{what}", name, detail) for name, detail in used.items())
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _kernels(built: Iterable[BuiltBucket]) -> Iterator[Use]:
@@ -121,5 +118,5 @@ def _kernels(built: Iterable[BuiltBucket]) -> Iterator[Use]:
 
 def _kv(result: PipelineResult) -> Iterator[Use]:
     for group in result.kv:
-        yield "kv", group.spec.kind, f"cache of {_number(len(group.layers), 'layer')}"
-        yield "kv", group.spec.reads.kind, f"what tokens of {_number(len(group.layers), 'layer')} read"
+        yield "kv", group.spec.kind, f"cache of {count(len(group.layers), 'layer')}"
+        yield "kv", group.spec.reads.kind, f"what tokens of {count(len(group.layers), 'layer')} read"

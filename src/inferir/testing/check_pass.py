@@ -83,7 +83,7 @@ def check_pass(
     """
     require_libraries("check_pass")
     step = pass_named(step, options) if isinstance(step, str) else step
-    if isinstance(step, AddedPass) and options.opt_level < step.level:
+    if isinstance(step, AddedPass) and step.level is not None and options.opt_level < step.level:
         options = replace(options, opt_level=step.level)
     places = positions_of(step, phase, options)
     rules = Rules(step, options, exact, seed)
