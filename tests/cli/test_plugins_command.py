@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,3 +85,9 @@ def test_the_table_of_kinds_names_their_registries(kind: Any) -> None:
 def test_every_kind_runs_somewhere() -> None:
     assert {*kinds_of(COMPILE), *kinds_of(SERVE)} == {k.name for k in KINDS}
     assert "routes" not in kinds_of(COMPILE)
+
+
+def test_the_page_about_plug_ins_has_the_table_of_kinds() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "plugins.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([\w, ]+) \|", page, re.MULTILINE))
+    assert rows == {kind.name: ", ".join(kind.phases) for kind in KINDS}
