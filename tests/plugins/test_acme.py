@@ -140,18 +140,3 @@ def test_it_serves_without_the_distribution_and_beside_broken_ones(
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": path})
     assert done.stdout == environment.code(GENERATE, str(artifact), PROMPT)
     assert done.stdout.endswith("\n[]\n")
-
-
-def test_a_model_that_needs_what_is_broken_is_refused(environment: Environment, model: Path, tmp_path: Path) -> None:
-    dialect = environment.site / "acme" / "dialect.py"
-    text = dialect.read_text()
-    dialect.write_text("import no_such_library\n")
-    try:
-        said = environment.run(
-            "compile", str(model), "-o", str(tmp_path / "art"), "--trust-remote-code", *SMALL, status=1
-        )
-        assert "acme.soft_clip.default in module 'model.layers.0.mlp'" in said
-        assert f"the dialect 'acme' of {ORIGIN} is left out: ModuleNotFoundError" in said
-        assert not (tmp_path / "art").exists()
-    finally:
-        dialect.write_text(text)
