@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -14,6 +15,7 @@ import typer.main
 import yaml
 
 from inferir.cli.main import app
+from inferir.verify import pytest_plugin
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOW = yaml.safe_load((ROOT / "docs" / "ci" / "verify.yml").read_text(encoding="utf-8"))
@@ -113,3 +115,18 @@ def _entry_points() -> Any:
 def test_actions_have_a_version(step: dict[str, Any]) -> None:
     assert step["uses"].startswith("actions/")
     assert "@v" in step["uses"]
+
+
+def test_the_page_names_every_option_of_the_plugin() -> None:
+    text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    known: list[str] = []
+
+    class Parser:
+        def getgroup(self, *_: str) -> Any:
+            return self
+
+        def addoption(self, name: str, **_: Any) -> None:
+            known.append(name)
+
+    pytest_plugin.pytest_addoption(Parser())  # type: ignore[arg-type]
+    assert set(re.findall(r"`(--inferir-[a-z-]+)", text)) == set(known)

@@ -14,7 +14,7 @@ from inferir.ir.errors import InferirError
 from inferir.verify.baseline import Baseline, Figures, baseline_checks, load_baseline, write_figures
 from inferir.verify.thresholds import Tolerance
 
-HERE = Figures("m", "bf16", "x86-64-v3", True, 100, 2e-3, 0.97, 0.5, 3e-3, 4.0, 2.0)
+HERE = Figures("m", "bf16", "x86-64-v3", True, 100, 2e-3, 0.97, 0.5, 3e-3, 4.0, 2.0, 1)
 
 
 def outcome(**was: Any) -> dict[str, tuple[bool, str]]:
@@ -48,10 +48,10 @@ def test_a_run_that_falls_behind_says_by_how_much() -> None:
     assert outcome(top1=0.9749)["top-1 against baseline"][0]
     passed, detail = outcome(top1=0.98)["top-1 against baseline"]
     assert (passed, "baseline 98.00% (-1.00 points)" in detail) == (False, True)
-    assert outcome(decode_speed=4.7)["decode speed against baseline"][0]
-    passed, detail = outcome(decode_speed=5.0)["decode speed against baseline"]
-    assert (passed, "baseline 5.00 (-20.0%), at least 4.25" in detail) == (False, True)
-    assert not outcome(prefill_speed=2.5)["prefill speed against baseline"][0]
+    assert outcome(decode_speed=5.3)["decode speed against baseline"][0]
+    passed, detail = outcome(decode_speed=6.25)["decode speed against baseline"]
+    assert (passed, "baseline 6.25 (-36.0%), at least 4.69" in detail) == (False, True)
+    assert not outcome(prefill_speed=2.7)["prefill speed against baseline"][0]
 
 
 def test_noise_below_the_floor_is_no_regression() -> None:
@@ -76,14 +76,18 @@ def test_speed_is_compared_only_where_both_have_it() -> None:
         ({"dtype": "bf16"}, "its element type is bf16, that of this run f32"),
         ({"target": "x86-64-v9"}, "its target is x86-64-v9, that of this run"),
         ({"quick": False}, "its length is full, that of this run quick"),
+        ({"threads": 2}, "its number of threads for speed is 2, that of this run 1"),
     ],
 )
 def test_a_baseline_of_something_else_is_refused(change: dict[str, Any], message: str, tiny_artifact: Path) -> None:
     manifest = read_manifest(tiny_artifact)
     same = dataclasses.replace(HERE, model=manifest.model.name, dtype="f32", target=manifest.target.name)
-    Baseline(same, "b.json").check_same(manifest, True)
+    Baseline(same, "b.json").check_same(manifest, True, 1)
+    Baseline(dataclasses.replace(same, threads=2), "b.json").check_same(manifest, True, None)
+    without = dataclasses.replace(same, decode_speed=None, prefill_speed=None, threads=None)
+    Baseline(without, "b.json").check_same(manifest, True, 1)
     with pytest.raises(InferirError) as caught:
-        Baseline(dataclasses.replace(same, **change), "b.json").check_same(manifest, True)
+        Baseline(dataclasses.replace(same, **change), "b.json").check_same(manifest, True, 1)
     assert str(caught.value).startswith(f"--baseline b.json: {message}")
 
 

@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_one_line_before_anything_runs(
 
 
 def figures() -> dict[str, Any]:
-    here = Figures("tiny-llama", "f32", "t", False, 1, 1e-3, 1.0, 1.0, decode_speed=1.0)
+    here = Figures("tiny-llama", "f32", "t", False, 1, 1e-3, 1.0, 1.0, decode_speed=1.0, threads=1)
     return {f: getattr(here, f) for f in here.__dataclass_fields__}
 
 

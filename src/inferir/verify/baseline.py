@@ -25,7 +25,7 @@ class Figures:
 
     quick: whether it was short; positions: how many were compared; kl: nats, mean over the positions that the KL check
     counts; eager_kl: the same of eager in the artifact's own type; top1: share of positions; max_abs: units of a logit;
-    decode_speed, prefill_speed: tokens per second in multiples of eager's; None if not measured.
+    decode_speed, prefill_speed: tokens per second in multiples of eager's, with `threads`; None if not measured.
     """
 
     model: str
@@ -39,6 +39,7 @@ class Figures:
     eager_kl: float | None = None
     decode_speed: float | None = None
     prefill_speed: float | None = None
+    threads: int | None = None
     format: int = FORMAT
 
 
@@ -53,14 +54,17 @@ class Baseline:
     def has_speed(self) -> bool:
         return self.figures.decode_speed is not None or self.figures.prefill_speed is not None
 
-    def check_same(self, manifest: Manifest, quick: bool) -> None:
-        """Refuse a baseline of another model, type, target or length of run. Raises `InferirError` naming it."""
+    def check_same(self, manifest: Manifest, quick: bool, threads: int | None = None) -> None:
+        """Refuse a baseline of another model, type, target or length of run, or whose speed is that of another number
+        of threads than the `threads` with which it is measured now, if it is. Raises `InferirError` naming it.
+        """
         model, there = manifest.model, self.figures
         for what, was, now in (
             ("model", there.model, model.name),
             ("element type", there.dtype, model.dtype.value),
             ("target", there.target, manifest.target.name),
             ("length", _LENGTHS[there.quick], _LENGTHS[quick]),
+            ("number of threads for speed", there.threads, threads if self.has_speed and threads else there.threads),
         ):
             if was != now:
                 raise InferirError(
@@ -81,6 +85,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "eager_kl": (float, int, type(None)),
     "decode_speed": (float, int, type(None)),
     "prefill_speed": (float, int, type(None)),
+    "threads": (int, type(None)),
     "format": (int,),
 }
 

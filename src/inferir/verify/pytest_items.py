@@ -20,6 +20,7 @@ from inferir.ir.system import extras
 from inferir.ir.system.error_report import one_line
 from inferir.verify.baseline import load_baseline
 from inferir.verify.check_names import check_names
+from inferir.verify.speed import speed_threads
 from inferir.verify.thresholds import Thresholds, load_thresholds
 from inferir.verify.verify_process import Run, Runs
 
@@ -198,7 +199,7 @@ def _planned_tests(run: Run) -> tuple[list[str], list[str]]:
     thresholds.check_type(manifest.model.dtype)
     baseline = None if run.baseline is None else load_baseline(run.baseline)
     if baseline is not None:
-        baseline.check_same(manifest, run.quick)
+        baseline.check_same(manifest, run.quick, None if run.speed is False else speed_threads(None))
     names = check_names(manifest.model.dtype, thresholds, baseline, run.speed)
     return names, [bucket.name for bucket in manifest.buckets]
 

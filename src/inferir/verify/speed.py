@@ -1,4 +1,8 @@
-"""Speed as a ratio to eager's in the same run: what a busy or another machine does to both, the ratio leaves out."""
+"""Speed as a ratio to eager's in the same run: what a busy or another machine does to both, the ratio leaves out.
+
+With one thread each, unless more are asked for: threads that wait for one another lose far more to other work on the
+machine in one library than in the other.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from inferir.runtime.machine import thread_count
 from inferir.verify.cases import token_pool
 
 if TYPE_CHECKING:
@@ -60,7 +65,8 @@ class Speed:
 def measure_speed(
     artifact: str | os.PathLike[str], source: Any, manifest: Manifest, threads: int | None, quick: bool, say: Progress
 ) -> Speed:
-    """Tokens per second of the artifact and of eager in the artifact's own type, with equally many threads.
+    """Tokens per second of the artifact and of eager in the artifact's own type, with equally many threads: `threads`,
+    one by default.
 
     In each round both do the same work one after the other; who begins changes, and a first round does not count. Both
     are in memory at once. Raises an `InferirError` for an artifact or a model that cannot be loaded.
@@ -69,14 +75,13 @@ def measure_speed(
 
     from inferir.api.llm import LLM, SamplingParams
     from inferir.frontend.capture.eager import eager_greedy, eager_model
-    from inferir.runtime.machine import thread_count
 
     longest = manifest.limits.max_model_len - 1
     prefill, new = min(PREFILL, longest), min(NEW // 2 if quick else NEW, max(1, longest - PROMPT))
     vocabulary = range(manifest.model.vocab_size)
     (ids,) = token_pool(1, max(prefill, PROMPT), vocabulary, manifest.model.bos_token_id)
     say("speed", 0, 1)
-    count, before = thread_count(threads), torch.get_num_threads()
+    count, before = speed_threads(threads), torch.get_num_threads()
     model = eager_model(source, manifest.model.dtype)
     with LLM(artifact, threads=count, enable_prefix_caching=False, max_num_seqs=1) as llm:
 
@@ -102,6 +107,11 @@ def measure_speed(
         finally:
             torch.set_num_threads(before)
     return Speed(rates["decode"], rates["prefill"], count)
+
+
+def speed_threads(threads: int | None) -> int:
+    """Threads with which speed is measured where `threads` are asked for. Raises `EngineError` for an absurd number."""
+    return 1 if threads is None else thread_count(threads)
 
 
 def _rounds(

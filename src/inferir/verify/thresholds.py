@@ -32,8 +32,8 @@ class Tolerance:
     kl: float = 0.05
     kl_floor: float = 1e-6
     top1: float = 0.005
-    decode_speed: float = 0.15
-    prefill_speed: float = 0.15
+    decode_speed: float = 0.25
+    prefill_speed: float = 0.25
 
 
 @dataclass(frozen=True)

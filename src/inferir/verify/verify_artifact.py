@@ -39,7 +39,7 @@ from inferir.verify.checks import (
 )
 from inferir.verify.divergence import Rows, distances, top2_gap
 from inferir.verify.environment import environment
-from inferir.verify.speed import Speed, measure_speed
+from inferir.verify.speed import Speed, measure_speed, speed_threads
 from inferir.verify.threshold_checks import speed_checks, threshold_checks, top1_share
 from inferir.verify.thresholds import Thresholds
 
@@ -89,7 +89,7 @@ def verify_artifact(
     manifest = read_manifest(artifact)
     thresholds.check_type(manifest.model.dtype)
     if baseline is not None:
-        baseline.check_same(manifest, quick)
+        baseline.check_same(manifest, quick, None if speed is False else speed_threads(threads))
     spec = model if model is not None else find_model(Path(artifact), manifest)
     source = load_source(spec, manifest.model.dtype, revision, trust_remote_code)
     check_model(manifest, source)
@@ -136,6 +136,7 @@ def figures(report: VerifyReport, manifest: Manifest, quick: bool) -> Figures:
         eager_kl=own,
         decode_speed=None if speed is None else speed.decode.ratio,
         prefill_speed=None if speed is None else speed.prefill.ratio,
+        threads=None if speed is None else speed.threads,
     )
 
 
