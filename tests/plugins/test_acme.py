@@ -25,6 +25,7 @@ SMALL = ("--max-num-batched-tokens", "1", "--max-num-seqs", "1", "--max-model-le
 
 NUMBERS = """
 import sys
+import acme.torch_ops
 import torch
 from inferir import LLM
 from inferir.frontend.capture.eager import eager_model, model_logits
@@ -36,8 +37,18 @@ for layer in model.model.layers:
 ids = list(range(20, 50))
 with LLM(sys.argv[2], threads=1, kv_cache_memory="4MiB") as llm:
     torch.testing.assert_close(torch.from_numpy(llm.logits([ids])[0]), model_logits(model, ids), rtol=1e-4, atol=1e-4)
+
+from inferir.ir.graph.dims import T
+from inferir.ir.graph.dtypes import DType
+from inferir.ir.graph.types import TensorType
+from inferir.testing import check_op
+form = [([TensorType((T, 24), DType.F32)], {"limit": 2.0})]
+traced = lambda module, x, positions: torch.ops.acme.soft_clip(x, 2.0)
+print(check_op("acme.soft_clip", forms=form, traced=traced, dtypes=(DType.F32,), backends=["cpu"], examples=10))
 """
-"""The op, the override and the format against the model's own code, whose weights are rounded as the format does."""
+"""The op, the override and the format against the model's own code, whose weights are rounded as the format does; and
+the op's decomposition, import rule and kernel against its reference.
+"""
 
 GENERATE = """
 import sys
@@ -107,7 +118,11 @@ def test_the_artifact_says_who_took_part(environment: Environment, artifact: Pat
 
 
 def test_what_it_adds_computes_what_the_model_does(environment: Environment, artifact: Path, model: Path) -> None:
-    environment.code(NUMBERS, str(model), str(artifact))
+    said = environment.code(NUMBERS, str(model), str(artifact))
+    assert said.splitlines()[-2:] == [
+        "acme.soft_clip: its decomposition, its import rule",
+        "10 cases; 1 kernels for cpu",
+    ]
 
 
 def test_it_serves_with_a_route_and_a_stat_sink_that_are_named(
