@@ -17,6 +17,7 @@ import msgspec
 
 from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.manifest import BucketRecord, Manifest
+from inferir.ir.system.quantities import count
 from inferir.runtime.executor.dispatcher import Dispatcher
 from inferir.runtime.recording.step_recorder import Recording, StepRecord
 
@@ -55,7 +56,10 @@ def trace_events(
         ):
             events.append({"ph": "C", "pid": PROCESS, "name": name, "ts": at, "args": {"value": value}})
     if recording.cut:
-        text, at = f"{recording.cut}; {recording.missed} steps followed", micro(recording.end - recording.begin)
+        text, at = (
+            f"{recording.cut}; {count(recording.missed, 'step')} followed",
+            micro(recording.end - recording.begin),
+        )
         events.append({"ph": "i", "s": "p", "pid": PROCESS, "tid": ENGINE, "name": text, "cat": "note", "ts": at})
     return [*events, *more]
 
@@ -129,7 +133,7 @@ def kernel_label(name: str) -> str:
 
 
 def _step_event(recording: Recording, number: int, step: StepRecord, bucket: BucketRecord) -> Event:
-    sizes = f"{step.tokens} tokens of {step.requests} requests"
+    sizes = f"{count(step.tokens, 'token')} of {count(step.requests, 'request')}"
     facts = {"step": number, "kind": step.kind, "bucket": bucket.name, "tokens": step.tokens}
     facts |= {"prompt_tokens": step.prompt_tokens, "requests": step.requests}
     return slice_event(recording, f"{step.kind}: {sizes}", "step", step.begin, step.end) | {"args": facts}

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from inferir.ir.system.quantities import count
 from inferir.runtime.recording.chrome_trace import trace_document, trace_events
 from inferir.runtime.recording.step_recorder import Recording
 from inferir.server.engine.messages import StartProfile
@@ -31,7 +32,7 @@ async def stop(service: Service, request: Request, body: Mapping[str, Any], head
     """End the recording; the answer is its trace."""
     recording = await service.client.profiling.stop()
     if recording.cut:
-        warn(headers, f"{recording.cut}; {recording.missed} steps followed", "/stop_profile")
+        warn(headers, f"{recording.cut}; {count(recording.missed, 'step')} followed", "/stop_profile")
     trace = await service.in_thread(_trace, service, recording)
     headers["content-disposition"] = 'attachment; filename="inferir-trace.json"'
     return Response(trace, 200, headers, "application/json")

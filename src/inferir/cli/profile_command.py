@@ -134,7 +134,7 @@ def _notes(report: ProfileReport, output: Path | None, html: Path | None) -> str
     if output is not None:
         lines.append(f"{output}: {count(len(report.recording.steps), 'step')}; open it in https://ui.perfetto.dev")
     if report.recording.cut:
-        lines.append(f"{report.recording.cut}; {report.recording.missed} steps are missing.")
+        lines.append(f"{report.recording.cut}; {count(report.recording.missed, 'step')} followed.")
     if html is not None:
         lines.append(f"{html}: the tables and a roofline.")
     return "\n".join(lines)

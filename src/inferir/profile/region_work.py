@@ -12,7 +12,7 @@ import sympy
 
 from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.graph.dims import A, G, R, S, T
-from inferir.ir.graph.graph import Graph, Node
+from inferir.ir.graph.graph import Graph, Node, Value
 from inferir.ir.graph.types import TensorType
 from inferir.profile.machine_limits import MachineLimits
 
@@ -73,7 +73,9 @@ def region_work(region: Node, counts: StepCounts, items: Mapping[str, npt.NDArra
     if made and not any(made):
         return Work()  # no such rows in this step
     activations = sum(made)
-    activations += sum(_bytes(v.type, sizes) for v in region.operands if v.op not in ("core.weight", "core.input"))
+    for outer, inner in zip(region.operands, body.inputs, strict=True):
+        if outer.op not in ("core.weight", "core.input"):
+            activations += _read(inner, body, sizes)
     product = ops.get("tensor.linear_packed") or ops.get("sample.argmax")
     written = sum(_bytes(n.operands[1].type, sizes) for n in body.nodes if n.op == "kv.write")
     if product is None:
@@ -110,6 +112,14 @@ def _attention(node: Node, counts: StepCounts, items: npt.NDArray[np.int32]) -> 
     kv = visible * int(node.attrs["kv_heads"]) * (dim + v_dim) * size
     activations = counts.tokens * heads * (dim + v_dim) * size
     return Work(kv_read=kv, activations=activations, flops=2 * pairs * heads * (dim + v_dim))
+
+
+def _read(value: Value, body: Graph, sizes: Mapping[sympy.Expr, int]) -> int:
+    """Bytes that are read of an input of `body`: the rows that are gathered, if nothing else is done with it."""
+    users = [n for n in body.nodes if value in n.operands]
+    if users and all(n.op == "tensor.gather_rows" and n.operands[0] is value for n in users):
+        return sum(_bytes(n.results[0].type, sizes) for n in users)
+    return _bytes(value.type, sizes)
 
 
 def _is_cache(type: TensorType) -> bool:
