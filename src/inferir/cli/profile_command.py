@@ -91,7 +91,7 @@ def _parts(report: ProfileReport, top: int) -> list[RenderableType]:
         for t in report.tables
     ]
     heads = ("steps", "count", "tokens each", "ms", "median ms", "unrecorded", "ratio", "sum of parts")
-    title = f"{report.artifact}: {count(report.threads, 'thread')}; the machine does {limits_text(limits)}"
+    title = f"{report.artifact}, {count(report.threads, 'thread')}"
     parts: list[RenderableType] = [table(title, heads, steps, right=heads[1:])]
     for t in report.tables:
         kernels = [_kernel_row(row, t, limits) for row in t.kernels[:top]]
@@ -128,6 +128,7 @@ def _time(seconds: float, of: KindTable) -> tuple[str, str]:
 
 def _notes(report: ProfileReport, output: Path | None, html: Path | None) -> str:
     lines = [
+        f"The machine does {limits_text(report.limits)}.",
         "A kernel's ms, MB and calls are those of all steps of its kind together.",
         "ratio: steps with a recorder to steps without, each by its median.",
     ]

@@ -27,6 +27,9 @@ from inferir.runtime.loader import load_artifact
 from inferir.runtime.recording.chrome_trace import PROCESS, Buckets, Event, micro, trace_document, trace_events
 from inferir.runtime.recording.step_recorder import Recording
 
+_ROUNDS = 10
+"""Measurements of each limit, before and after the runs; the best counts."""
+
 
 @dataclass(frozen=True)
 class ProfileReport:
@@ -82,7 +85,8 @@ def profile_artifact(
     streamed: int | None = None,
 ) -> ProfileReport:
     """Profile `artifact` on this machine: `repeats` runs without a recorder and as many with one, in turn, for whatever
-    slows the machine for a while slows both. `streamed`: bytes that the limits are measured with.
+    slows the machine for a while slows both; every other turn begins with the other kind. `streamed`: bytes that the
+    limits are measured with.
 
     Raises an `InferirError` if it cannot be loaded here, or the shapes do not fit.
     """
@@ -94,18 +98,18 @@ def profile_artifact(
         shapes.check(engine)
         threads = engine.executor.threads
         with LimitProbe(threads, manifest.model.dtype, manifest.target, streamed) as probe:
-            limits = [probe.measure()]
+            limits = [probe.measure(_ROUNDS)]
             run_shapes(engine, shapes, manifest, record=False)  # brings code, weights and cache into memory
-            plain, recorded = [], []
-            for _ in range(repeats):
-                plain.append(run_shapes(engine, shapes, manifest, record=False))
-                with _timed_workers(engine.executor, probe):
-                    recorded.append(run_shapes(engine, shapes, manifest, record=True))
-                limits.append(probe.measure())
+            runs: dict[bool, list[Run]] = {False: [], True: []}
+            for turn in range(repeats):
+                for record in (False, True) if turn % 2 == 0 else (True, False):
+                    with _workers(engine.executor, probe, timed=record):
+                        runs[record].append(run_shapes(engine, shapes, manifest, record=record))
+            limits.append(probe.measure(_ROUNDS))
             tasks = _task_counts(engine, shapes, manifest)
     finally:
         engine.close()
-    run = _middle(recorded)
+    run = _middle(runs[True])
     return ProfileReport(
         artifact=Path(artifact),
         manifest=manifest,
@@ -113,19 +117,19 @@ def profile_artifact(
         threads=threads,
         limits=MachineLimits(*map(max, zip(*map(astuple, limits), strict=True))),
         run=run,
-        tables=tables(manifest, run, step_medians(plain), step_medians(recorded), work),
+        tables=tables(manifest, run, step_medians(runs[False]), step_medians(runs[True]), work),
         work=work,
         tasks=tasks,
     )
 
 
 @contextmanager
-def _timed_workers(executor: Executor, probe: LimitProbe) -> Iterator[None]:
-    """Have timed workers in the block, where the executor can have others than the artifact's."""
+def _workers(executor: Executor, probe: LimitProbe, *, timed: bool) -> Iterator[None]:
+    """Have fresh workers in the block, timed ones or those of the artifact, where the executor can have either."""
     if not isinstance(executor, CpuExecutor):
         yield
         return
-    executor.time_workers(probe.library)
+    executor.time_workers(probe.library if timed else None)
     try:
         yield
     finally:
