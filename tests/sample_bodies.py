@@ -2,23 +2,13 @@
 
 import torch
 
-from inferir.ir.contract.step_inputs import SAMPLE_INPUTS
 from inferir.ir.graph.dims import R
-from inferir.ir.graph.dtypes import DType, torch_dtype
+from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph
 from inferir.ir.graph.types import TensorType
 from inferir.ir.ops.sample import operand_types
 from inferir.testing.row_cases import Case
-
-
-def sample_operands(rows: int, vocab: int) -> dict[str, torch.Tensor]:
-    """Operands of `sample.draw` that draw greedily, without mask, filters and edits."""
-    words = (vocab + 31) // 32
-    sizes = {"R": rows, "E": 1, "words": words}
-    return {
-        i.name: torch.full([sizes[d] for d in i.dims], i.name == "top_p", dtype=torch_dtype(i.dtype))
-        for i in SAMPLE_INPUTS
-    }
+from inferir.testing.steps import sample_operands
 
 
 def sample_case(logits: torch.Tensor, valid: int | None = None, **operands: torch.Tensor) -> Case:

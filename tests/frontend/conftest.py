@@ -8,7 +8,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from inferir.frontend.capture.export import export
 from inferir.frontend.capture.import_program import Imported, import_program
 from inferir.frontend.checkpoint.huggingface import api, quiet
 from inferir.ir.graph.interpreter import interpret
+from inferir.testing.op_import import Small
 
 torch.set_num_threads(1)
 
@@ -144,25 +144,6 @@ class Captured:
             want = self.module(ids.long()[None], positions.long()[None], use_cache=False).logits[0].float()
         assert got.shape == want.shape
         return float((got - want).abs().max() / want.abs().max().clamp(min=1e-6))
-
-
-class Small(torch.nn.Module):
-    """A model around a function of (module, x [1, T, 8], positions [1, T]) -> [1, T, …]; parameters w [8, 8], b [8],
-    u [6, 8].
-    """
-
-    def __init__(self, function: Callable[..., torch.Tensor], dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.table = torch.nn.Embedding(50, 8, dtype=dtype)
-        self.w = torch.nn.Parameter(torch.randn(8, 8, dtype=dtype))
-        self.b = torch.nn.Parameter(torch.randn(8, dtype=dtype))
-        self.u = torch.nn.Parameter(torch.randn(6, 8, dtype=dtype))
-        self.register_buffer("c", torch.linspace(0.1, 0.8, 8), persistent=False)
-        self.function = function
-
-    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, use_cache: bool) -> Any:
-        return SimpleNamespace(logits=self.function(self, self.table(input_ids), position_ids))
 
 
 @pytest.fixture(scope="session")

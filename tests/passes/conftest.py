@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from sample_bodies import sample_operands
 
 from inferir.ir.contract.kv_reads import FullAttention, SlidingWindow
 from inferir.ir.graph.dims import T
@@ -16,6 +15,8 @@ from inferir.ir.graph.parser import parse_graph
 from inferir.ir.graph.types import TensorType
 from inferir.ir.graph.verifier import verify
 from inferir.passes.context import Pass
+from inferir.testing.steps import sample_operands
+from inferir.testing.tensors import with_transforms
 
 SIZES = {"T": 5, "S": 2, "R": 2, "G": 3, "NB": 8, "MB": 3, "A": 2, "E": 6}
 Tensors = dict[str, torch.Tensor]
@@ -42,12 +43,6 @@ def tensors_for(graph: Graph, seed: int = 0) -> tuple[Tensors, Tensors]:
 
     inputs = {str(v.node.attrs["name"]): draw(str(v.node.attrs["name"]), v.type) for v in graph.inputs}
     return inputs, {name: draw(name, v.type) for name, v in graph.weights().items()}
-
-
-def with_transforms(weights: Mapping[str, torch.Tensor], transforms: Mapping[str, Graph]) -> Tensors:
-    """Checkpoint weights and those computed from them."""
-    made = {name: interpret(transform, {}, weights)["value"].contiguous() for name, transform in transforms.items()}
-    return {**weights, **made}
 
 
 @pytest.fixture
@@ -154,11 +149,9 @@ class TinyModel:
 
     hidden, heads, kv_heads, size, inner, vocabulary = 16, 2, 1, 8, 24, 40
 
-    def __init__(self, layers: int, dtype: DType, *, shifted_norms: bool = False, bias: bool = False) -> None:
+    def __init__(self, layers: int, dtype: DType) -> None:
         self.b = Builder()
         self.dtype = dtype
-        self.shifted = shifted_norms
-        self.bias = bias
         ids, positions = (self.b.input(n, TensorType((T,), DType.I32)) for n in ("ids", "positions"))
         table = self.weight("embed", self.vocabulary, self.hidden)
         x = self.op("embedding", table, self.view(ids, 1, T))
@@ -177,7 +170,7 @@ class TinyModel:
         generator = torch.Generator().manual_seed(seed)
         for name, value in self.graph.weights().items():
             tensor = torch.randn(value.type.concrete({}), generator=generator) * (0.1 if value.type.rank == 1 else 0.3)
-            centre = 1.0 if "norm" in name and not self.shifted else 0.0
+            centre = 1.0 if "norm" in name else 0.0
             self.weights[name] = (tensor + centre).to(torch_dtype(value.type.dtype))
         self.weights["freq"] = 1.0 / 100.0 ** (torch.arange(self.size // 2) / (self.size // 2))
 
@@ -208,13 +201,10 @@ class TinyModel:
         f = self.cast(x, DType.F32)
         mean = self.op("mean", self.op("pow", f, self.b.scalar(2)), dims=(-1,), keepdim=True)
         y = self.op("mul", f, self.op("rsqrt", self.op("add", mean, self.b.scalar(1e-6))))
-        if self.shifted:
-            return self.cast(self.op("mul", y, self.op("add", self.cast(w, DType.F32), self.b.scalar(1.0))), self.dtype)
         return self.op("mul", w, self.cast(y, self.dtype))
 
     def linear(self, x: Value, name: str, out: int) -> Value:
-        bias = [self.weight(f"{name}.bias", out)] if self.bias else []
-        return self.op("linear", x, self.weight(f"{name}.weight", out, int(x.type.shape[-1])), *bias)
+        return self.op("linear", x, self.weight(f"{name}.weight", out, int(x.type.shape[-1])))
 
     def rotate(self, x: Value, cos: Value, sin: Value) -> Value:
         half = self.size // 2
@@ -265,7 +255,7 @@ class TinyModel:
 def tiny() -> Callable[..., TinyModel]:
     """`tiny(layers, dtype)`: a captured decoder with weights."""
 
-    def make(layers: int = 2, dtype: DType = DType.F32, **options: bool) -> TinyModel:
-        return TinyModel(layers, dtype, **options)
+    def make(layers: int = 2, dtype: DType = DType.F32) -> TinyModel:
+        return TinyModel(layers, dtype)
 
     return make

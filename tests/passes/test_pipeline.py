@@ -1,17 +1,15 @@
-"""After every pass, steps of chunked sequences give what the captured graph gives for whole ones."""
+"""What the whole pipeline makes of a small decoder, at every level."""
+
+from dataclasses import replace
 
 import pytest
-import torch
 from small_limits import limits
 
-from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Graph
 from inferir.passes.context import PassContext, PassOptions
-from inferir.passes.manager import run_passes, run_pipeline
+from inferir.passes.manager import run_pipeline
 from inferir.passes.pipeline import build_pipeline, pass_names
-
-SEQUENCES = {"a": [3, 14, 15, 9, 26, 5, 35, 8, 9], "b": [27, 18, 28, 18, 2]}
-STEPS = ([("a", 0, 4)], [("b", 0, 3), ("a", 4, 5)], [("a", 5, 8), ("b", 3, 4)], [("a", 8, 9), ("b", 4, 5)])
+from inferir.testing import check_pass
+from inferir.testing.stage import OPTIONS
 
 
 def options(level: int, **changes) -> PassOptions:
@@ -22,54 +20,12 @@ def options(level: int, **changes) -> PassOptions:
     )
 
 
-def assert_near(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> None:
-    """The difference is small beside the logits (half precision has outliers in single elements)."""
-    assert ((got - want).norm() / want.norm()).item() < tolerance
-
-
-def check_paged(steps, whole: dict[str, torch.Tensor], gathered: bool, tolerance: float) -> None:
-    for chunks in STEPS:
-        out = steps.step([(name, SEQUENCES[name][i:j]) for name, i, j in chunks])
-        row = -1
-        for k, (name, i, j) in enumerate(chunks):
-            row += j - i
-            got = out["logits"][k if gathered else row].float()
-            assert_near(got, whole[name][j - 1], tolerance)
-        if "tokens" in out:
-            assert out["tokens"].tolist() == out["logits"].argmax(-1).tolist()
-        if "argmax" in out:  # before roundings are elided, logits of half precision may be equal
-            best = out["logits"].gather(1, out["argmax"].long()[:, None])[:, 0]
-            assert torch.equal(best, out["logits"].amax(-1))
-
-
-def check_whole(model, graph: Graph, whole: dict[str, torch.Tensor], tolerance: float) -> None:
-    before, model.graph = model.graph, graph
-    for name, tokens in SEQUENCES.items():
-        assert_near(model.logits(tokens).float(), whole[name], tolerance)
-    model.graph = before
-
-
-@pytest.mark.parametrize("level", [0, 1, 2, 3])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(DType.F32, 1e-5), (DType.BF16, 0.05)])
-@pytest.mark.parametrize("variant", [{}, {"shifted_norms": True}, {"bias": True}])
-def test_every_prefix_computes_the_same(
-    tiny, paged, with_weights, level: int, dtype: DType, tolerance: float, variant
-) -> None:
-    model = tiny(dtype=dtype, **variant)
-    whole = {name: model.logits(tokens) for name, tokens in SEQUENCES.items()}
-    context = PassContext()
-    seen = []
-
-    def check(name: str, graph: Graph) -> None:
-        seen.append(name)
-        weights = with_weights(model.weights, context.transforms)
-        if not context.kv:
-            check_whole(model, graph, whole, tolerance)
-        else:
-            check_paged(paged(graph, weights, 4), whole, "rows" in graph.input_names, tolerance)
-
-    run_passes(model.graph, build_pipeline(options(level), context), print_after=check)
-    assert set(seen) == {p.name for p in build_pipeline(options(level), PassContext())}
+@pytest.mark.parametrize("level", [0, 1, 3])
+def test_passes_keep_to_their_rules_at_other_levels(level: int) -> None:
+    """At level 2 each is checked in `tests/testing`."""
+    chosen = {0: ("pack-weights", "fuse-regions"), 1: ("fuse-regions",), 3: ("gather-logit-rows", "insert-argmax")}
+    for name in chosen[level]:
+        check_pass(name, options=replace(OPTIONS, opt_level=level), families=("llama", "gemma2"), examples=6)
 
 
 def test_kernels_at_level_2(tiny) -> None:

@@ -18,15 +18,16 @@ from inferir.testing import CheckFailedError, check_pass
 from inferir.testing.model_graphs import FAMILIES, model_graph
 
 SOME = ("llama", "gemma2")
-HALF = ("llama", "gemma2", "gemma3_text", "gpt_neox")
+SINGLE = ("llama", "qwen2", "gemma2", "phi", "gpt2", "granite")
+HALF = tuple(family for family in FAMILIES if family not in SINGLE)
 ROUND_ELSEWHERE = {"merge-gate-up", "insert-kv", "gather-logit-rows", "pack-weights", "elide-roundings"}
 """Passes after which sums are taken in another order, of the same terms."""
 
 
 @pytest.mark.parametrize("name", pass_names())
 def test_every_pass_of_the_pipeline(name: str) -> None:
-    report = check_pass(name, dtypes=[DType.F32], examples=12, exact=name not in ROUND_ELSEWHERE)
-    half = check_pass(name, dtypes=[DType.BF16], examples=12, families=HALF)
+    report = check_pass(name, dtypes=[DType.F32], examples=10, families=SINGLE, exact=name not in ROUND_ELSEWHERE)
+    half = check_pass(name, dtypes=[DType.BF16], examples=10, families=HALF)
     assert report.changed or half.changed, "no graph has what the pass looks for"
     assert report.refused == half.refused == 0
 

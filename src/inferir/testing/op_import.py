@@ -10,6 +10,7 @@ import torch
 from inferir.frontend.capture import hooks
 from inferir.frontend.capture.export import export
 from inferir.frontend.capture.import_program import import_program
+from inferir.ir.errors import InferirError
 from inferir.ir.graph.interpreter import interpret
 from inferir.testing.compare import compare
 from inferir.testing.failures import failed
@@ -42,7 +43,10 @@ def check_import(name: str, function: Traced, tokens: int = 5) -> None:
     """The trace of `function` has the op `name`, and computes what PyTorch does. Raises `CheckFailedError`."""
     hooks.register()
     module = Small(function).eval().requires_grad_(False)
-    imported = import_program(export(module))
+    try:
+        imported = import_program(export(module))
+    except InferirError as error:
+        raise failed(f"{name}: a function that should have it cannot be imported: {error}") from error
     graph = imported.graph
     if not any(n.op == name for n in graph.nodes):
         raise failed(f"{name}: a function that should have it is imported without it", [("captured", graph)], graph)

@@ -59,6 +59,8 @@ def check_case(case: OpCase, expected: Expected | None) -> None:
     out = _evaluated(case, graph)
     tokens = next((t.shape[s.shape.index(T)] for s, t in _tensors(case) if T in s.shape), 1)
     for value, tensor in zip(graph.outputs, out, strict=True):
+        if not hasattr(tensor, "dtype"):
+            raise failure(case, f"evaluates to {tensor!r}, which is no tensor", graph)
         if tensor.dtype != torch_dtype(value.type.dtype) or tuple(tensor.shape) != value.type.concrete({"T": tokens}):
             made = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
             raise failure(case, f"is inferred to be {value.type}, but evaluates to {made}", graph)

@@ -16,6 +16,8 @@ from inferir.codegen.tvm.source import COUNT_NAMES, TaskKernel
 from inferir.ir.contract import abi
 from inferir.ir.contract.target import TARGETS, Target, host_features, missing_features
 from inferir.ir.graph.interpreter import run_body
+from inferir.testing.kernel_runs import aligned as aligned_copy
+from inferir.testing.kernel_runs import to_array, to_tensor
 from inferir.testing.row_cases import Case
 
 _HAVE = host_features()
@@ -36,19 +38,10 @@ def host() -> Target:
     return Target.host()
 
 
-def _aligned(array: Any) -> np.ndarray:
-    array = np.ascontiguousarray(array)
-    raw = np.zeros(array.nbytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    out = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    out[...] = array
-    return out
-
-
 @pytest.fixture
 def aligned() -> Callable[[Any], np.ndarray]:
     """Copy an array to memory aligned to 64 bytes."""
-    return _aligned
+    return aligned_copy
 
 
 @pytest.fixture(scope="session")
@@ -75,9 +68,9 @@ class StepRunner:
         self._library = library
         self._words = pool.row_words(kernels)
         size = pool.scratch_bytes(kernels)
-        self._scratch = _aligned(np.zeros(size * (workers + 1), np.uint8))
-        self.ctrl = _aligned(np.zeros(abi.CTRL_WORDS, np.int64))
-        self._counts = _aligned(np.zeros(abi.COUNT_WORDS, np.int32))
+        self._scratch = aligned_copy(np.zeros(size * (workers + 1), np.uint8))
+        self.ctrl = aligned_copy(np.zeros(abi.CTRL_WORDS, np.int64))
+        self._counts = aligned_copy(np.zeros(abi.COUNT_WORDS, np.int32))
         self.ctrl[[abi.WORKERS, abi.SPIN, abi.SCRATCH, abi.SCRATCH_BYTES]] = (
             workers,
             spin,
@@ -94,7 +87,7 @@ class StepRunner:
 
     def table(self, operations: Sequence[tuple[int, Sequence[np.ndarray]]]) -> np.ndarray:
         """The operation table: kernel numbers and arrays (which the caller keeps alive)."""
-        table = _aligned(np.zeros((len(operations), self._words), np.int64))
+        table = aligned_copy(np.zeros((len(operations), self._words), np.int64))
         for row, (kernel, arrays) in zip(table, operations, strict=True):
             row[: 1 + len(arrays)] = [kernel, *(a.ctypes.data for a in arrays)]
         return table
@@ -143,16 +136,6 @@ def runner(load: Callable[[str, Target], ctypes.CDLL]) -> Iterator[Callable[...,
         r.close()
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    as_stored = {torch.bfloat16: torch.int16, torch.bool: torch.uint8}
-    return tensor.view(as_stored.get(tensor.dtype, tensor.dtype)).numpy()
-
-
-def _tensor(array: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-    out = torch.from_numpy(array)
-    return out.view(like.dtype)
-
-
 @pytest.fixture
 def run(runner: Callable[..., StepRunner], aligned: Callable[[Any], np.ndarray]) -> Callable[..., list[torch.Tensor]]:
     """Run a case's kernel for the given target; returns the body's outputs in order."""
@@ -160,16 +143,16 @@ def run(runner: Callable[..., StepRunner], aligned: Callable[[Any], np.ndarray])
     def go(case: Case, target: Target, workers: int = 0) -> list[torch.Tensor]:
         kernel = rowwise_kernel("k", case.body)
         reference = run_body(case.body, case.tensors)
-        arrays = [aligned(_array(t)) for t in case.tensors]
+        arrays = [aligned(to_array(t)) for t in case.tensors]
         results = []
         for value, want in zip(case.body.outputs, reference, strict=True):
             if value.op == "kv.write":
                 results.append(arrays[case.body.inputs.index(value.node.operands[0])])
             else:
-                arrays.append(aligned(np.zeros_like(_array(want.contiguous()))))
+                arrays.append(aligned(np.zeros_like(to_array(want.contiguous()))))
                 results.append(arrays[-1])
         step = runner([kernel], target, workers)
         step.step(step.table([(0, arrays)]), n_t=case.rows, n_r=case.rows)
-        return [_tensor(a, t) for a, t in zip(results, reference, strict=True)]
+        return [to_tensor(a, t) for a, t in zip(results, reference, strict=True)]
 
     return go

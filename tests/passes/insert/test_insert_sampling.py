@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from sample_bodies import sample_operands
 
 from inferir.ir.errors import PassError
 from inferir.ir.graph.graph import structural_text
 from inferir.ir.graph.parser import parse_graph
 from inferir.passes.insert.insert_sampling import InsertSampling
+from inferir.testing.steps import sample_operands
 
 BEFORE = """graph @g(%x: f32[R, 6]) -> (%1 as "logits") {
   %1 = tensor.neg(%x) : f32[R, 6]

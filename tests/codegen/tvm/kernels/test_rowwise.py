@@ -1,10 +1,9 @@
-"""Row-wise kernels against the reference interpreter on their own bodies."""
+"""Row-wise kernels on every target, and what has none; `check_backend` runs bodies of every kind on this machine."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
-from row_suite import test_a_body_computes_what_the_reference_does, test_every_elementwise_op_is_in_a_body
 
 from inferir.codegen.tvm.kernels.rowwise_region import ELEMENTS_PER_TASK, rowwise_kernel
 from inferir.ir.contract.target import Target
@@ -16,31 +15,7 @@ from inferir.ir.graph.interpreter import run_body
 from inferir.ir.graph.types import TensorType
 from inferir.testing.row_cases import Case, case_of, check
 
-__all__ = ["test_a_body_computes_what_the_reference_does", "test_every_elementwise_op_is_in_a_body"]
-
 Run = Callable[..., list[torch.Tensor]]
-
-
-REFUSED = {
-    "integer_reductions": "i32 has no kernel",
-    "outer_join": "a concatenation is cut|f16",
-    "ranges": "a range of|f16",
-}
-
-
-@pytest.fixture
-def refused() -> Callable[[str, DType], str | None]:
-    return lambda name, dtype: REFUSED.get(name, "f16" if dtype is DType.F16 and name != "numbers_integer" else None)
-
-
-@pytest.fixture
-def results(run: Run, host: Target) -> Callable[[str, DType], list[torch.Tensor]]:
-    return lambda name, dtype: run(case_of(name, dtype), host)
-
-
-@pytest.fixture
-def flushes(host: Target) -> bool:
-    return _flushes(host)
 
 
 def _flushes(target: Target) -> bool:
