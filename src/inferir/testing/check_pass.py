@@ -159,11 +159,12 @@ def _reduced(rules: Rules, at: Stage, name: str, error: CheckFailedError) -> Che
         return found if found is not None and _kind(found) == kind else None
 
     found = shrink(at.graph, same_failure)
+    best = found or CheckFailedError(str(error).removesuffix(f"\nseed: {rules.seed}"), error.graph)
+    seed = f"seed: {rules.seed}"
     if not name:
-        return found or error
-    if found is None:
-        return CheckFailedError(f"{error}\nfound in: the graph of {name}", error.graph)
-    return CheckFailedError(f"{found}\nfound in: a part of the graph of {name}", found.graph)
+        return CheckFailedError(f"{best}\n{seed}", best.graph)
+    what = "a part of the graph" if found is not None else "the graph"
+    return CheckFailedError(f"{best}\nfound in: {what} of {name}\n{seed}", best.graph)
 
 
 def _kind(error: CheckFailedError) -> str:

@@ -41,5 +41,5 @@ def smallest_failure(
     try:
         test()
     except CheckFailedError:
-        return last[0]
+        return CheckFailedError(f"{last[0]}\nseed: {seed}", last[0].graph)
     return None
