@@ -1,8 +1,8 @@
 """A page that is a session at a shell: its files, its commands, and what they print.
 
 A fenced block of python, toml or yaml whose first line is `# PATH` is the content of that file. A block of `console`
-holds commands after `$ ` and what they print; there a line `…` stands for any lines, or none. Numbers and their units
-are compared as such and not by value: times differ from machine to machine.
+holds commands after `$ ` and what they print; there a line `…` stands for any lines, or none, and `…` within a line for
+any text. Numbers and their units are compared as such and not by value: times differ from machine to machine.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def difference(wanted: tuple[str, ...], printed: str) -> str | None:
         if want == ANY:
             skip = True
         elif want:
-            found = next((i for i in range(at, len(have) if skip else min(at + 1, len(have))) if have[i] == want), None)
+            pattern = re.compile(".*".join(map(re.escape, want.split(ANY))))
+            places = range(at, len(have) if skip else min(at + 1, len(have)))
+            found = next((i for i in places if pattern.fullmatch(have[i])), None)
             if found is None:
                 return f"the page shows\n    {line}\nwhere this is printed:\n" + "\n".join(
                     f"    {n}" for n in have[at:]

@@ -31,6 +31,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS]
 
+TUTORIAL = "extending.md"
+"""The page whose files are written and run by a test of its own."""
+
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -134,6 +137,8 @@ def test_examples(page: Path, request: pytest.FixtureRequest) -> None:
 def snippets() -> Iterator[Any]:
     for page in PAGES:
         for number, text in enumerate(b for b in blocks(page, "python") if ">>>" not in b):
+            if page.name == TUTORIAL:
+                continue
             yield pytest.param(text, id=f"{page.name}-{number}")
 
 

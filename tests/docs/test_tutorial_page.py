@@ -51,6 +51,8 @@ def test_steps_come_in_order(tmp_path: Path) -> None:
         ("a\nc", "a\nb\nc", False),
         ("a   b\n────", "a b\n──────", True),
         ("k1_linear", "k2_linear", False),
+        ("for …, 1 bucket", "for x86-64-v3, 2 bucket", True),
+        ("for …, 1 bucket", "for x86-64-v3, 2 buckets", False),
         ("bound 2.00e-04, 3 of 4", "bound 1e-5, 4 of 4", True),
         ("", "something", False),
         ("something", "", False),

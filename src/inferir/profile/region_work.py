@@ -13,6 +13,7 @@ import sympy
 from inferir.ir.contract.symbols import StepCounts
 from inferir.ir.graph.dims import A, G, R, S, T
 from inferir.ir.graph.graph import Graph, Node, Value
+from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.types import TensorType
 from inferir.profile.machine_limits import MachineLimits
 
@@ -74,7 +75,7 @@ def region_work(region: Node, counts: StepCounts, items: Mapping[str, npt.NDArra
         return Work()  # no such rows in this step
     activations = sum(made)
     for outer, inner in zip(region.operands, body.inputs, strict=True):
-        if outer.op not in ("core.weight", "core.input"):
+        if not opdef(outer.op).source:
             activations += _read(inner, body, sizes)
     product = ops.get("tensor.linear_packed") or ops.get("sample.argmax")
     written = sum(_bytes(n.operands[1].type, sizes) for n in body.nodes if n.op == "kv.write")

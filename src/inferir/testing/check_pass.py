@@ -60,6 +60,7 @@ def check_pass(
     exact: bool = False,
     examples: int = 40,
     seed: int = 0,
+    must_change: bool = True,
     show: bool | Show = False,
 ) -> PassReport:
     """Run a pass where it runs in the pipeline and check what comes of it.
@@ -77,6 +78,7 @@ def check_pass(
       `model_graphs.FAMILIES`).
     exact: float32 results must be the same bits; else they may differ by 1e-5, in half precision by a few roundings.
     examples: how many random graphs per place and type; seed: of all random numbers.
+    must_change: a pass that changes none of the graphs fails, for then nothing was checked.
     show: print the text before and after of every graph that changes, or call a function with its name and both.
 
     Raises `CheckFailedError` with the smallest graph that was found to fail, before and after the pass.
@@ -104,6 +106,10 @@ def check_pass(
                 report.changed_models.append(name)
                 if show:
                     (show if callable(show) else _print)(name, at.graph, after)
+    if must_change and not report.changed:
+        raise CheckFailedError(
+            f"{rules.name} changed none of {report.graphs} graphs, so nothing was checked; give graphs= that it changes"
+        )
     return report
 
 

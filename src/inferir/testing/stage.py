@@ -60,10 +60,11 @@ def positions_of(step: Pass | AddedPass, phase: str | None, options: PassOptions
     after which all that it requires is ensured. Raises `PassError` for an unknown phase or property.
     """
     phases = build_phases(options, PassContext())
-    phase = step.phase if isinstance(step, AddedPass) else phase
     made = make(step, options, PassContext())
     names = [p.name for passes in phases.values() for p in passes]
-    if phase is None and made.name in names:
+    if phase is None and isinstance(step, AddedPass) and made.name not in names:
+        phase = step.phase
+    if phase is None and made.name in names:  # one that is installed as well as given runs where it is installed
         return [i for i, name in enumerate(names) if name == made.name]
     if phase is not None and phase not in PHASES:
         raise PassError(f"there is no phase {phase!r}; phases are {', '.join(PHASES)}")

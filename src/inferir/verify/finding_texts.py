@@ -12,6 +12,7 @@ from inferir.ir.contract.bucket import Bucket
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph, Value
 from inferir.ir.graph.printer import print_graph
+from inferir.ir.graph.registry import opdef
 from inferir.runtime.loader import LoadedArtifact
 from inferir.verify import reproduce_kernel, reproduce_pass, reproduce_weight
 from inferir.verify.bisect_kernels import RegionRun, resident_bytes
@@ -132,7 +133,7 @@ def kernel_finding(
 
 
 def _operand_name(value: Value) -> str:
-    if value.op in ("core.weight", "core.input"):
+    if opdef(value.op).source:
         return str(value.node.attrs["name"])
     return f"{value.node.attrs['name']} of {value.node.loc.module or 'the model'}"
 
