@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ml_dtypes
+import numpy as np
+
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.registry import opdef
 from inferir.ir.graph.rewrite import transform
 from inferir.passes.context import REGIONS, Pass
 
-_HALF = (DType.BF16, DType.F16)
+_HALF = {DType.BF16: ml_dtypes.bfloat16, DType.F16: np.float16}
 
 
 class ElideRoundings(Pass):
@@ -107,10 +110,25 @@ class _Widened:
             return
         first = opdef(node.op).converts_from
         own = node.operands[first:] if first is not None else ()
-        operands = [self._narrow(v) if v in own else self._operand(v) for v in node.operands]
+        operands = [
+            self._narrow(v) if v in own else self._number(node, i) if v.op == "core.scalar" else self._operand(v)
+            for i, v in enumerate(node.operands)
+        ]
         new = b.op(node.op, *operands, **node.attrs)
         (self.wide if _half(node.result) else self.stored)[node.result] = new
         self.changed = True
+
+    def _number(self, node: Node, position: int) -> Value:
+        """A number is rounded to the captured type of the tensors that it meets, unless the op takes it as it is: a
+        comparison of half-precision values depends on it.
+        """
+        number = node.operands[position]
+        kinds = [v.type.dtype for v in node.operands[opdef(node.op).conditions :] if _half(v)]
+        value = number.node.attrs["value"]
+        if not kinds or not isinstance(value, float) or position in opdef(node.op).exact_numbers:
+            return number
+        rounded = _rounded(value, kinds[0])
+        return number if rounded == value else Builder(number.node.loc).scalar(rounded)
 
     def _operand(self, value: Value) -> Value:
         """The value in float32 if it is half precision."""
@@ -125,6 +143,11 @@ class _Widened:
         if value not in self.stored:
             self.stored[value] = Builder(value.node.loc).op("tensor.cast", self.wide[value], dtype=value.type.dtype)
         return self.stored[value]
+
+
+def _rounded(value: float, dtype: DType) -> float:
+    with np.errstate(over="ignore"):
+        return float(_HALF[dtype](np.float32(value)))
 
 
 def _half(value: Value) -> bool:

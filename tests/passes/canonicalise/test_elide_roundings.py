@@ -4,7 +4,7 @@ import torch
 from small_limits import limits
 
 from inferir.ir.graph.dtypes import DType
-from inferir.ir.graph.graph import Graph
+from inferir.ir.graph.graph import Graph, Node
 from inferir.ir.graph.parser import parse_graph
 from inferir.passes.canonicalise.elide_roundings import ElideRoundings
 from inferir.passes.context import PassOptions
@@ -75,6 +75,34 @@ def test_what_a_kernel_returns_keeps_its_type(run) -> None:
     want, got = run(before, ids=ids, slots=slots), run(after, ids=ids, slots=slots)
     for name in "xycm":
         torch.testing.assert_close(got[name].float(), want[name].float(), rtol=0.03, atol=0.03)
+
+
+COMPARED = """graph @g(%a: bf16[T, 8]) -> (%1 as "y") {
+  %1 = kernel.region(%a) {anchor="rowwise", name="r", body=
+    graph @r(%a: bf16[T, 8]) -> (%5 as "y") {
+      %1 = core.scalar {value=0.1} : f64[]
+      %2 = tensor.le(%a, %1) : bool[T, 8]
+      %3 = tensor.mul(%a, %1) : bf16[T, 8]
+      %4 = tensor.neg(%3) : bf16[T, 8]
+      %5 = tensor.where(%2, %3, %4) : bf16[T, 8]
+    }} : bf16[T, 8]
+}"""
+
+
+def test_a_half_precision_value_is_compared_with_what_it_could_hold_itself(run) -> None:
+    before = parse_graph(COMPARED)
+    after = ElideRoundings().run(before)
+    numbers = {
+        u.op: n.attrs["value"] for n in body(after).nodes if n.op == "core.scalar" for u in users(body(after), n)
+    }
+    assert numbers == {"tensor.le": 0.10009765625, "tensor.mul": 0.1}
+    a = torch.full((3, 8), 0.1, dtype=torch.bfloat16)
+    torch.testing.assert_close(run(after, a=a)["y"], run(before, a=a)["y"], rtol=0.01, atol=0)
+    assert bool((run(after, a=a)["y"] > 0).all())
+
+
+def users(graph: Graph, node: Node) -> list[Node]:
+    return graph.users()[node.result]
 
 
 def test_casts_there_and_back_are_gone() -> None:
