@@ -1,7 +1,7 @@
-"""Faults to plant in passes and in the code generator, for tests of `inferir verify --bisect`.
+"""Faults to plant in passes, runtime and code generator, for tests of `inferir verify --bisect`.
 
-`plant(name)` puts a fault in for good, as a process of its own does that is to show it; `planted(monkeypatch, name)`
-until a test ends.
+`plant(name)` puts a fault in for good, as a process of its own does that is to show it; with the `setattr` of a
+`monkeypatch` it stays until the test ends.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from inferir.codegen.lower import evaluate
+from inferir.codegen.tvm.kernels import attention
 from inferir.ir.contract.kv_reads import SlidingWindow
 from inferir.ir.graph.graph import Builder, Graph, Node, Value
 from inferir.ir.graph.rewrite import transform
@@ -16,6 +18,8 @@ from inferir.passes.insert.insert_kv import InsertKv
 from inferir.passes.merge.merge_qkv import MergeQkv
 from inferir.passes.recognise.recognise_rms_norm import RecogniseRmsNorm
 from inferir.passes.recognise.recognise_rotary import RecogniseRotary
+from inferir.runtime.batch.block_tables import BlockTables
+from inferir.runtime.kv.block_pool import BlockPool
 
 Visit = Callable[[Node, tuple[Value, ...]], Value | None]
 SetAttr = Callable[[Any, str, Any], None]
@@ -57,8 +61,51 @@ PASSES: dict[str, tuple[type, Visit]] = {
 """Faults of passes: the pass, and what it does to nodes after its own work."""
 
 
-def plant_pass(name: str, put: SetAttr = setattr) -> None:
-    """Let a pass have a fault of `PASSES`."""
+def _stale_slot(put: SetAttr) -> None:
+    """A token that begins a block is written behind the block before."""
+    own = BlockTables.next_slots
+
+    def next_slots(self: BlockTables, requests: Any, position: Any, begins: list[int]) -> None:
+        own(self, requests, position, [])
+
+    put(BlockTables, "next_slots", next_slots)
+
+
+def _double_block(put: SetAttr) -> None:
+    """A block that is handed out stays free."""
+    own = BlockPool.allocate
+
+    def allocate(self: BlockPool, count: int) -> list[int] | None:
+        found = own(self, count)
+        if found and count > 1:
+            found[-1] = found[0]
+        return found
+
+    put(BlockPool, "allocate", allocate)
+
+
+def _wrong_scale(put: SetAttr) -> None:
+    own = attention.update_softmax
+    put(attention, "update_softmax", lambda *args, scale, **more: own(*args, scale=scale * 1.25, **more))
+
+
+def _unrounded_number(put: SetAttr) -> None:
+    put(evaluate, "number", lambda node, position, dtype: node.operands[position].node.attrs["value"])
+
+
+OTHERS: dict[str, Callable[[SetAttr], None]] = {
+    "stale KV slot": _stale_slot,
+    "block handed out twice": _double_block,
+    "wrong scale": _wrong_scale,
+    "mis-rounded comparison": _unrounded_number,
+}
+
+
+def plant(name: str, put: SetAttr = setattr) -> None:
+    """Let the installed Inferir have a fault."""
+    if name in OTHERS:
+        OTHERS[name](put)
+        return
     kind, visit = PASSES[name]
     own = kind.run  # type: ignore[attr-defined]
 

@@ -65,7 +65,7 @@ def run(finding: Finding, fault: str = "", *options: str) -> subprocess.Complete
     script = Path(finding.reproducer) / "reproduce.py"
     command = [str(script), *options]
     if fault:
-        start = f"import planted_faults, runpy; planted_faults.plant_pass({fault!r}); "
+        start = f"import planted_faults, runpy; planted_faults.plant({fault!r}); "
         command = ["-c", f"{start}runpy.run_path({str(script)!r}, run_name='__main__')"]
     paths = [str(Path(planted_faults.__file__).parent), *sys.path]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
@@ -82,14 +82,14 @@ def shows(finding: Finding, fault: str = "") -> bool:
 def test_nothing_diverges_in_a_good_artifact(good: Path, model: Path, tmp_path: Path) -> None:
     found = search(good, model, tmp_path)
     assert found.passed, found.findings
-    assert [line.stage for line in found.looked] == ["passes, f32", "recorded graph", "weights", "kernels"]
+    assert [line.stage for line in found.looked] == ["passes, f32", "recorded graph", "weights", "kernels", "runtime"]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_wrong_eps_is_the_pass_that_made_the_norm(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planted_faults.plant_pass("wrong eps", monkeypatch.setattr)
+    planted_faults.plant("wrong eps", monkeypatch.setattr)
     compile_model(str(model), tmp_path / "art", CompileOptions(**SMALL))
     found = search(tmp_path / "art", model, tmp_path)
     finding = only(found)
@@ -114,7 +114,7 @@ def test_a_wrong_eps_is_the_pass_that_made_the_norm(
 def test_a_pass_that_goes_wrong_today_is_named(
     fault: str, name: str, text: str, good: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planted_faults.plant_pass(fault, monkeypatch.setattr)
+    planted_faults.plant(fault, monkeypatch.setattr)
     found = search(good, model, tmp_path)
     finding = only(found)
     assert (finding.kind, finding.name) == ("pass", name)
@@ -184,6 +184,57 @@ def test_a_mis_packed_block_is_the_weight(good: Path, model: Path, tmp_path: Pat
     assert finding.worst.index[:2] == (0, 4)
     assert "layout.panels" in finding.before or "pack" in finding.before
     assert shows(finding)
+
+
+def test_a_stale_slot_is_the_step_input(
+    good: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted_faults.plant("stale KV slot", monkeypatch.setattr)
+    finding = only(search(good, model, tmp_path))
+    assert (finding.kind, finding.name) == ("runtime", "slots")
+    assert finding.worst is not None
+    assert int(finding.worst.found) % SMALL["block_size"] == 0
+    assert shows(finding, "stale KV slot")
+    assert not shows(finding)
+
+
+class Flip:
+    """An activation with a comparison."""
+
+    def __new__(cls) -> Any:
+        import torch
+
+        class Module(torch.nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return torch.where(x <= 0.1, x, -x)
+
+        return Module()
+
+
+def test_kernels_that_the_generator_gets_wrong_in_bf16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    import transformers
+
+    monkeypatch.setitem(transformers.activations.ACT2FN, "flip", Flip)
+    monkeypatch.setenv("INFERIR_CACHE", str(tmp_path / "cache"))
+    config = families.gpt_neox(num_hidden_layers=1, hidden_act="flip")
+    model = families.write(config, tmp_path / "model")
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(model)
+    with torch.no_grad():  # two of the activations are 0.1, as near as bfloat16 is
+        loaded.gpt_neox.layers[0].mlp.dense_h_to_4h.weight[5:7] = 0
+        loaded.gpt_neox.layers[0].mlp.dense_h_to_4h.bias[5:7] = 0.1
+    loaded.save_pretrained(model)
+    for fault in ("wrong scale", "mis-rounded comparison"):
+        planted_faults.plant(fault, monkeypatch.setattr)
+    compile_model(str(model), tmp_path / "art", CompileOptions(**SMALL, dtype="bf16", opt_level=1))
+    comparison, scale = search(tmp_path / "art", model, tmp_path).findings
+    assert (scale.kind, scale.name) == ("kernel", "k4_attention and k4_attention_merge")
+    assert (comparison.kind, comparison.name) == ("kernel", "k1_linear_add_le_neg_where")
+    assert comparison.worst is not None
+    assert comparison.worst.found == -comparison.worst.expected
+    assert comparison.worst.index[-1] in (5, 6)
+    assert shows(scale)
+    assert shows(comparison)
 
 
 def test_the_command_reports_a_finding(

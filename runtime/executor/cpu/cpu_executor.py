@@ -55,6 +55,7 @@ class CpuExecutor:
         self.kv_bytes, self.kv_regions, self.touch_kv = memory.kv_bytes, memory.kv_regions, memory.touch_kv
         self._operations = max(len(b.program) for b in manifest.buckets)
         self._library = next(iter(libraries.values()))
+        self.cache = memory.cache
         self._workers = WorkerPool(
             self._library,
             threads=threads,

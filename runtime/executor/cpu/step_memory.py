@@ -48,6 +48,7 @@ class StepMemory:
         self.residents = {r.name: _array(r, sizes) for r in manifest.residents}
         self._kv: dict[KVArg, int] = {}
         self._pages: list[tuple[int, int]] = []  # of each region of the cache: where it starts, and bytes per block
+        self._blocks = num_blocks
         self._pool = self._allocate_kv(num_blocks)
         self.kv_bytes, self.kv_regions = len(self._pool), len(self._pages)
 
@@ -66,6 +67,13 @@ class StepMemory:
                 return address(self.residents[name])
             case KVArg():
                 return self._kv[arg]
+
+    def cache(self, arg: KVArg) -> Bytes:
+        """The memory of one tensor of a layer's cache, block by block."""
+        start = self._kv[arg] - address(self._pool)
+        group = self._artifact.manifest.kv[arg.group]
+        (size,) = (t.nbytes for t in group.spec.tensors if t.role == arg.role)
+        return self._pool[start : start + size * self._blocks]
 
     def touch_kv(self, region: int, first: int, stop: int) -> None:
         """Have the system give the pages of blocks `first` … `stop` - 1 in a region, by writing zeros to them."""

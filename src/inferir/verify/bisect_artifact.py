@@ -7,6 +7,7 @@ next.
     recorded graph    ART/ir/kernels.txt, likewise   against eager's logits
     weights           stored tensors                 against their transforms of the checkpoint
     kernels           region by region               against the interpreter on the same operands
+    runtime           step inputs, cache contents    against a simulation of the cache
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from inferir.runtime.machine import thread_count
 from inferir.runtime.text.tokenizer import Tokenizer
 from inferir.verify.bisect_kernels import KernelSearch, RegionRun
 from inferir.verify.bisect_passes import PassSearch, Pipeline, measure
+from inferir.verify.bisect_runtime import runtime_finding
 from inferir.verify.bisect_weights import stored, wrong_weights
 from inferir.verify.cases import Part, schedules, token_pool
 from inferir.verify.eager_reference import EagerReference
@@ -105,6 +107,7 @@ class Search:
         self._recorded(graph, pipeline, eager)
         self._weights(graph, pipeline)
         self._kernels(graph, pipeline)
+        self._runtime()
         return Bisection(tuple(self.findings), tuple(self.looked), tuple(self.notes))
 
     def _say(self, phase: str) -> Callable[[int, int], None]:
@@ -189,6 +192,16 @@ class Search:
             result = f"the worst is {worst.call.name} in {worst.bucket}, at {worst.deviation.excess:.2g} of its bound"
         looked = f"{found.count:,} regions in {len(manifest.buckets)} buckets"
         self.looked.append(Looked("kernels", looked, result))
+
+    def _runtime(self) -> None:
+        manifest = self.artifact.manifest
+        pool = _pool(manifest, self.artifact.tokenizer_dir, 4, min(manifest.limits.max_model_len, LONGEST))
+        finding, steps = runtime_finding(self.artifact, pool, self.threads, self.reproducers, self._say("runtime"))
+        result = "inputs and caches are as a simulation expects"
+        if finding is not None:
+            self.findings.append(finding)
+            result = f"{finding.name} in {finding.where}"
+        self.looked.append(Looked("runtime", f"the inputs of {steps:,} steps", result))
 
 
 @dataclass
