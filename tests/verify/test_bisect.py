@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ from inferir.compile.compile_types import CompileOptions, DebugOptions
 from inferir.compile.compiler import compile_model
 from inferir.ir.contract.artifact import file_records, read_manifest, write_manifest
 from inferir.ir.errors import InferirError
-from inferir.verify.bisect_artifact import bisect_artifact
+from inferir.verify.bisect_artifact import artifact_layers, bisect_artifact
 from inferir.verify.findings import Bisection, Finding
 
 SMALL: dict[str, Any] = {
@@ -237,6 +238,51 @@ def test_kernels_that_the_generator_gets_wrong_in_bf16(tmp_path: Path, monkeypat
     assert shows(comparison)
 
 
+def test_a_fault_of_the_capture_is_a_module(
+    good: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inferir.ir.graph.graph import Builder, Node, Value
+    from inferir.ir.graph.rewrite import transform
+    from inferir.verify import bisect_artifact as searched
+
+    own = searched._capture
+
+    def capture(source: Any) -> Any:
+        def scaled(node: Node, operands: tuple[Value, ...]) -> Value | None:
+            if node.op != "tensor.linear" or not node.loc.module.endswith("o_proj"):
+                return None
+            b = Builder(node.loc)
+            return b.op("tensor.mul", b.op(node.op, *operands, **node.attrs), b.scalar(1.01))
+
+        captured = own(source)
+        return dataclasses.replace(captured, graph=transform(captured.graph, scaled))
+
+    monkeypatch.setattr(searched, "_capture", capture)
+    finding = only(search(good, model, tmp_path))
+    assert (finding.kind, finding.name) == ("capture", "model.layers.0.self_attn.o_proj")
+    assert "tensor.linear" in finding.before
+    assert shows(finding)
+
+
+def test_layers_name_the_first_module_out_of_bound(good: Path, model: Path, tmp_path: Path) -> None:
+    layers = artifact_layers(good, str(model), threads=1)
+    assert layers.passed, layers.first
+    assert {row.step for row in layers.rows} == {"prompt", "decode"}
+    measured = {row.module for row in layers.rows if row.artifact is not None}
+    assert measured >= {"model.layers.0", "model.layers.0.post_attention_layernorm", "model.norm", "lm_head"}
+    assert all(row.captured is not None and row.captured.share < 1e-6 for row in layers.rows)
+    assert {op.kernel for op in layers.ops} >= {"attention", "linear_gated_act"}
+
+    def change(values: np.ndarray) -> None:
+        values *= 1.01
+
+    name = "model.layers.0.post_attention_layernorm.weight"
+    layers = artifact_layers(with_changed_weight(good, tmp_path / "art", name, change), str(model), threads=1)
+    assert layers.first is not None
+    assert (layers.first.module, layers.first.step) == (name.removesuffix(".weight"), "prompt")
+    assert layers.as_json()["first"] == layers.first.module
+
+
 def test_the_command_reports_a_finding(
     cli: Callable[..., Any], fails: Callable[..., str], good: Path, model: Path, tmp_path: Path
 ) -> None:
@@ -247,10 +293,26 @@ def test_the_command_reports_a_finding(
 
     art = with_changed_weight(good, tmp_path / "art", name, change)
     place = tmp_path / "place"
-    result = cli("verify", art, "--model", model, "--quick", "--bisect", "--bisect-dir", place, "--json")
+    result = cli(
+        "verify",
+        art,
+        "--model",
+        model,
+        "--quick",
+        "--bisect",
+        "--bisect-dir",
+        place,
+        "--json",
+        "--layers",
+        "--html",
+        tmp_path / "page.html",
+    )
     report = json.loads(result.out)
     assert result.status == 1
     assert [(f["kind"], f["name"]) for f in report["bisection"]["findings"]] == [("weight", name)]
+    assert report["layers"]["first"] == "model.norm"
+    page = (tmp_path / "page.html").read_text()
+    assert all(text in page for text in ("The first out of bound is model.norm", "weight model.norm.weight"))
     assert [p.name for p in place.iterdir()] == ["1-weight-model.norm.weight"]
     assert "not an empty folder" in fails("verify", art, "--model", model, "--bisect", "--bisect-dir", place)
     assert "give both" in fails("verify", art, "--model", model, "--bisect-dir", tmp_path / "other")

@@ -53,6 +53,9 @@ def verify(
             "--speed/--no-speed",
         ),
     ] = None,
+    layers: Annotated[
+        bool, a.flag("Also compare every module's output with eager's, in a prompt and a decode step.", "--layers")
+    ] = False,
     bisect: Annotated[
         bool, a.flag("Also look for the pass, weight, kernel or step input that is at fault.", "--bisect")
     ] = False,
@@ -68,8 +71,8 @@ def verify(
     extras.require("verify", "compile")
     from inferir.cli.console import progress_bars
     from inferir.verify.baseline import load_baseline, write_figures
-    from inferir.verify.bisect_artifact import bisect_artifact
-    from inferir.verify.bisect_section import bisect_sections
+    from inferir.verify.bisect_artifact import artifact_layers, bisect_artifact
+    from inferir.verify.bisect_section import bisect_sections, layer_sections
     from inferir.verify.html_report import write_report
     from inferir.verify.reproducer import check_free
     from inferir.verify.thresholds import load_thresholds
@@ -96,6 +99,15 @@ def verify(
             baseline=earlier,
             speed=speed,
         )
+        if layers:
+            report.layers = artifact_layers(
+                artifact,
+                model,
+                threads=threads,
+                progress=progress,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+            )
         if bisect:
             report.bisection = bisect_artifact(
                 artifact,
@@ -109,7 +121,7 @@ def verify(
     if junit is not None:
         _write_junit(report, junit)
     if html is not None:
-        write_report(report, html, bisect_sections(report.bisection))
+        write_report(report, html, [*layer_sections(report.layers), *bisect_sections(report.bisection)])
     if write_baseline is not None and report.figures is not None:
         if report.passed:
             write_figures(report.figures, write_baseline)
@@ -158,6 +170,7 @@ def _print(report: VerifyReport) -> None:
         ),
         *([] if report.speed is None else [_speed_table(report.speed)]),
         table("Checks", ("", "check", "measured"), checks),
+        *([] if report.layers is None else bisect_output.layer_parts(report.layers)),
         *([] if report.bisection is None else bisect_output.parts(report.bisection)),
         plain(f"{'PASSED' if report.passed else 'FAILED'} ({times})"),
     )
@@ -191,6 +204,7 @@ def _as_json(report: VerifyReport) -> dict[str, Any]:
         "thresholds": dataclasses.asdict(report.thresholds),
         "baseline": None if report.baseline is None else dataclasses.asdict(report.baseline),
         "environment": report.environment,
+        "layers": None if report.layers is None else report.layers.as_json(),
         "bisection": None if report.bisection is None else report.bisection.as_json(),
     }
 

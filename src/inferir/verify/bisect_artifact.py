@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from inferir.codegen.cache.compile_cache import CacheOptions, CompileCache
-from inferir.compile.compile_types import Captured, CompileOptions, Progress
+from inferir.compile.compile_types import Captured, CompileOptions, Progress, one_step
 from inferir.compile.compiler import capture, checkpoint
 from inferir.frontend.source.model_source import ModelSource, load_source
 from inferir.ir.contract.manifest import Manifest
@@ -28,6 +29,7 @@ from inferir.ir.errors import ArtifactError, IRError, UntraceableError
 from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Graph
 from inferir.ir.graph.parser import parse_graph
+from inferir.ir.system.quantities import count
 from inferir.ir.system.text_file import read_text
 from inferir.passes.context import PassOptions
 from inferir.runtime.executor.executors import check_target
@@ -42,6 +44,8 @@ from inferir.verify.cases import Part, schedules, token_pool
 from inferir.verify.eager_reference import EagerReference
 from inferir.verify.finding_texts import capture_finding, graph_finding, kernel_finding, pass_finding, weight_finding
 from inferir.verify.findings import Bisection, Finding, Looked
+from inferir.verify.layers import Layers, compare_layers, first_in_capture
+from inferir.verify.logit_bound import Reach
 from inferir.verify.reproducer import ReproducerFolder
 from inferir.verify.simulated_steps import chunked
 from inferir.verify.staged_graph import StagedGraph
@@ -68,16 +72,44 @@ def bisect_artifact(
     Raises an `InferirError`.
     """
     reproducers = ReproducerFolder(place, Path(artifact))
+    with _search(artifact, model, reproducers, threads, progress, revision, trust_remote_code) as search:
+        return search.run()
+
+
+def artifact_layers(
+    artifact: str | os.PathLike[str],
+    model: str | None = None,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+) -> Layers:
+    """Compare `artifact` with eager module by module. Raises an `InferirError`."""
+    reproducers = ReproducerFolder(None, Path(artifact))
+    with _search(artifact, model, reproducers, threads, progress, revision, trust_remote_code) as search:
+        return search.layers()
+
+
+@contextmanager
+def _search(
+    artifact: str | os.PathLike[str],
+    model: str | None,
+    reproducers: ReproducerFolder,
+    threads: int | None,
+    progress: Progress | None,
+    revision: str | None,
+    trust_remote_code: bool,
+) -> Iterator[Search]:
     loaded = load_artifact(artifact, check_target)
     manifest = loaded.manifest
     spec = model if model is not None else find_model(Path(artifact), manifest)
     source = load_source(spec, manifest.model.dtype, revision, trust_remote_code)
     check_model(manifest, source)
     with torch_threads(manifest.model.parameters):
-        search = Search(
-            loaded, source, reproducers, thread_count(threads), progress or (lambda phase, done, total: None)
+        yield Search(
+            loaded, source, reproducers, thread_count(threads), progress or (lambda phase, done, total: None), revision
         )
-        return search.run()
 
 
 @dataclass
@@ -89,6 +121,7 @@ class Search:
     reproducers: ReproducerFolder
     threads: int
     progress: Progress
+    revision: str | None = None
     findings: list[Finding] = field(default_factory=list)
     looked: list[Looked] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -101,7 +134,7 @@ class Search:
         pipeline = self._pipeline(self.source)
         self._passes(pipeline, eager, manifest.model.dtype)
         if manifest.model.dtype is not DType.F32 and not self.findings:
-            wide = load_source(self.source.spec, DType.F32, None, self.source.trust_remote_code)
+            wide = load_source(self.source.spec, DType.F32, self.revision, self.source.trust_remote_code)
             self._passes(self._pipeline(wide), eager, DType.F32)
         graph = _recorded(self.artifact)
         self._recorded(graph, pipeline, eager)
@@ -109,6 +142,14 @@ class Search:
         self._kernels(graph, pipeline)
         self._runtime()
         return Bisection(tuple(self.findings), tuple(self.looked), tuple(self.notes))
+
+    def layers(self) -> Layers:
+        """Module by module, without a search."""
+        manifest = self.artifact.manifest
+        with one_step("layers", self.progress):
+            eager = EagerReference(self.source, _sequences(manifest, self.artifact.tokenizer_dir))
+            pipeline, graph = self._pipeline(self.source), _recorded(self.artifact)
+            return compare_layers(self.artifact, graph, pipeline, eager, manifest.model.dtype, self.threads)
 
     def _say(self, phase: str) -> Callable[[int, int], None]:
         return lambda done, total: self.progress(phase, done, total)
@@ -135,13 +176,17 @@ class Search:
             result = str(last)
         elif number == 0:
             result = f"the captured graph is out of bound: {search.reaches[0]}"
-            self.findings.append(capture_finding(search.reaches[0], "", "", ()))
+            self.findings.append(self._capture(pipeline, eager, dtype, search.reaches[0]))
         else:
             result = f"{stages[number].title} is the first out of bound: {search.reaches[number]}"
             self.findings.append(
                 pass_finding(pipeline, number, dtype, search.reaches, max(eager.sequences, key=len), self.reproducers)
             )
-        self.looked.append(Looked(f"passes, {dtype.value}", f"captured graph and {len(stages) - 1} passes", result))
+        self.looked.append(Looked(f"passes, {dtype.value}", f"captured graph and {len(stages) - 1:,} passes", result))
+
+    def _capture(self, pipeline: Pipeline, eager: EagerReference, dtype: DType, reach: Reach) -> Finding:
+        number = max(range(len(eager.sequences)), key=lambda i: len(eager.sequences[i]))
+        return capture_finding(pipeline, first_in_capture(pipeline, eager, dtype, number), reach, self.reproducers)
 
     def _recorded(self, graph: Graph, pipeline: Pipeline, eager: EagerReference) -> None:
         if graph.structural_hash() == pipeline.result.graph.structural_hash():
@@ -168,12 +213,11 @@ class Search:
         wrong = list(wrong_weights(self.artifact, made, self._say("weights")))
         for each in wrong:
             self.findings.append(weight_finding(each, graph, pipeline, self.reproducers))
-        count = len(self.artifact.manifest.weights)
         unknown = [n for n in self.artifact.manifest.weights if n not in set(made)]
         if unknown:
             self.notes.append(f"{len(unknown)} stored weights are unknown to today's pipeline, first {unknown[0]}")
         result = f"{len(wrong)} differ, first {wrong[0].name}" if wrong else "as their transforms make them"
-        self.looked.append(Looked("weights", f"{count} stored tensors", result))
+        self.looked.append(Looked("weights", count(len(self.artifact.manifest.weights), "stored tensor"), result))
 
     def _kernels(self, graph: Graph, pipeline: Pipeline) -> None:
         manifest = self.artifact.manifest
@@ -190,7 +234,7 @@ class Search:
         result = "no region ran"
         if worst is not None:
             result = f"the worst is {worst.call.name} in {worst.bucket}, at {worst.deviation.excess:.2g} of its bound"
-        looked = f"{found.count:,} regions in {len(manifest.buckets)} buckets"
+        looked = f"{count(found.count, 'region')} in {count(len(manifest.buckets), 'bucket')}"
         self.looked.append(Looked("kernels", looked, result))
 
     def _runtime(self) -> None:
@@ -201,7 +245,7 @@ class Search:
         if finding is not None:
             self.findings.append(finding)
             result = f"{finding.name} in {finding.where}"
-        self.looked.append(Looked("runtime", f"the inputs of {steps:,} steps", result))
+        self.looked.append(Looked("runtime", f"the inputs of {count(steps, 'step')}", result))
 
 
 @dataclass

@@ -27,8 +27,8 @@ from inferir.verify.region_bound import Deviation, Expected
 from inferir.verify.region_kernels import OverrunError, RegionCall, RegionKernels
 from inferir.verify.simulated_steps import SimulatedSteps, StepInputs, given_to
 
-STEPS_OF_A_KIND = 2
-"""Steps of a bucket and kind whose kernels are run: the first ones of each schedule, and its last."""
+STEPS_OF_A_KIND = 3
+"""Steps of a bucket and kind whose kernels are run."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ class KernelSearch:
         self._weights = weights
         self._threads = threads
         self._manifest = artifact.manifest
-        self._plan = _plan(self._manifest, graph)
+        self._plan = plan_of(self._manifest, graph)
+        self._done: dict[tuple[str, str], int] = {}
         self._number = {op.region: i for i, op in enumerate(self._plan.ops)}
 
     def run(
@@ -105,13 +106,15 @@ class KernelSearch:
         texts = [sequences[i][:n] for i, n in enumerate(schedule.lengths)]
         vocabulary = int(self._graph.output("logits").type.shape[1])
         simulated = SimulatedSteps(texts, self._manifest.kv, self._manifest.limits, vocabulary)
-        listed = list(steps(schedule, self._manifest.buckets))
-        done: dict[tuple[str, str], int] = {}
-        for place, parts in enumerate(listed):
-            key = (parts[0].bucket, parts[0].kind)
-            done[key] = done.get(key, 0) + 1
-            wanted = done[key] <= STEPS_OF_A_KIND or place == len(listed) - 1
-            host = hosts[parts[0].bucket] if wanted else None
+        left = list(steps(schedule, self._manifest.buckets))
+        while left:
+            kinds = {(parts[0].bucket, parts[0].kind) for parts in left}
+            if all(self._done.get(kind, 0) >= STEPS_OF_A_KIND for kind in kinds):
+                return
+            parts = left.pop(0)
+            kind = (parts[0].bucket, parts[0].kind)
+            self._done[kind] = self._done.get(kind, 0) + 1
+            host = hosts[parts[0].bucket] if self._done[kind] <= STEPS_OF_A_KIND else None
             self._step(simulated, parts, host, found)
 
     def _step(
@@ -124,7 +127,7 @@ class KernelSearch:
         tile = host[2].attn_tile if host is not None else None
         step = simulated.step(parts, tile)
         inputs = given_to(self._graph, {**step.values, **simulated.caches()})
-        sizes = {**self._manifest.limits.bounds, **_sizes(step, simulated)}
+        sizes = {**self._manifest.limits.bounds, **symbol_sizes(step, simulated)}
         values: dict[Value, torch.Tensor] = {
             v: inputs[n] for n, v in zip(self._graph.input_names, self._graph.inputs, strict=True)
         }
@@ -133,7 +136,7 @@ class KernelSearch:
             values.update(zip(node.results, results, strict=True))
             if host is not None and node.op == "kernel.region":
                 operands = tuple(values[v] for v in node.operands)
-                found(self._region(node, operands, sizes, step.counts, host, parts[0]))
+                found(self._region(node, operands, results, sizes, step.counts, host, parts[0]))
 
         with torch.no_grad():
             weights = {n: self._weights[n] for n in self._graph.weights()}
@@ -143,6 +146,7 @@ class KernelSearch:
         self,
         region: Node,
         operands: tuple[torch.Tensor, ...],
+        results: tuple[torch.Tensor, ...],
         sizes: Mapping[str, int],
         counts: StepCounts,
         host: tuple[RegionKernels, list[RegionCall], BucketRecord],
@@ -155,7 +159,7 @@ class KernelSearch:
         deviation, problem = Deviation(0.0, None), ""
         try:
             have = kernels.run(call, body, operands, sizes, counts)
-            deviation = Expected.of(body, operands, fixed).deviation(have, operands)
+            deviation = Expected(body, operands, fixed, results).deviation(have)
         except OverrunError as error:
             problem = str(error)
         names = tuple(bucket.kernels[k].name for k in call.kernels)
@@ -213,11 +217,11 @@ def _kernel_arg(arg: Arg, known: Mapping[Arg, KernelArg], arena_bytes: int) -> K
     return Of("", "")
 
 
-def _plan(manifest: Manifest, graph: Graph) -> StepPlan:
+def plan_of(manifest: Manifest, graph: Graph) -> StepPlan:
     return plan(graph, manifest.limits.bounds, manifest.kv, {r.name for r in manifest.residents})
 
 
-def _sizes(step: StepInputs, simulated: SimulatedSteps) -> dict[str, int]:
+def symbol_sizes(step: StepInputs, simulated: SimulatedSteps) -> dict[str, int]:
     counts = step.counts
     return {
         "T": counts.tokens,

@@ -1,9 +1,27 @@
-"""The sections of the HTML report that a bisection adds."""
+"""The sections of the HTML report that layers and a bisection add."""
 
 from __future__ import annotations
 
 from inferir.verify.findings import Bisection, Finding
+from inferir.verify.layers import Layers
 from inferir.verify.report_section import Section
+
+
+def layer_sections(layers: Layers | None) -> list[Section]:
+    """Modules against eager, a row for each and step."""
+    if layers is None:
+        return []
+    first = layers.first
+    text = (
+        "Every module's output is within its bound." if first is None else f"The first out of bound is {first.module}."
+    )
+    rows = []
+    for row in layers.rows:
+        shares = ["" if d is None else f"{d.share:.2e}" for d in (row.captured, row.artifact)]
+        mark = "" if row.passed else "out of bound"
+        rows.append((row.step, row.bucket, row.module, row.kernel, f"{row.rms:.3g}", *shares, f"{row.bound:.1e}", mark))
+    columns = ("step", "bucket", "module", "kernel", "rms", "captured graph", "artifact", "bound", "")
+    return [Section("Layers", text, columns, rows, columns[4:8])]
 
 
 def bisect_sections(bisection: Bisection | None) -> list[Section]:

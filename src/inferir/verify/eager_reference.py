@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,19 +17,19 @@ from inferir.verify.logit_bound import LogitBound
 
 @dataclass
 class EagerReference:
-    """Eager code over the weights of `source`; models are loaded when they are needed, and kept."""
+    """Eager code over the weights of `source`; `models` are loaded when they are needed, and kept."""
 
     source: ModelSource
     sequences: Sequence[Sequence[int]]
-    _models: dict[DType, Any] = field(default_factory=dict)
+    models: dict[DType, Any] = field(default_factory=dict)
     _logits: dict[DType, list[Rows]] = field(default_factory=dict)
 
     def model(self, dtype: DType) -> Any:
         """The model in `dtype`. In float64 it has the weights that float32 has."""
-        if dtype not in self._models:
+        if dtype not in self.models:
             loaded = eager_model(self.source, DType.F32 if dtype is DType.F64 else dtype)
-            self._models[dtype] = loaded.double() if dtype is DType.F64 else loaded
-        return self._models[dtype]
+            self.models[dtype] = loaded.double() if dtype is DType.F64 else loaded
+        return self.models[dtype]
 
     def logits(self, dtype: DType, say: Callable[[int, int], None] = lambda done, total: None) -> list[Rows]:
         """Logits [tokens, V] of every sequence."""
@@ -51,8 +51,8 @@ class EagerReference:
         return model_logits(self.model(DType.F64), self.sequences[number]).numpy()
 
     def modules(self, dtype: DType, number: int) -> dict[str, torch.Tensor]:
-        """What every module returned for sequence `number`, in float64: its first tensor, without the batch axis. Of a
-        module that is called several times it is the last.
+        """What every module returned for sequence `number`, in float64: its first tensor. Of a module that is called
+        several times it is the last; one that returns several tensors of one shape is left out.
         """
         found: dict[str, torch.Tensor] = {}
         model = self.model(dtype)
@@ -75,9 +75,16 @@ class EagerReference:
 
 
 def _first_tensor(output: Any) -> torch.Tensor | None:
+    tensors = list(_tensors(output))
+    shapes = [t.shape for t in tensors]
+    return tensors[0] if tensors and shapes.count(shapes[0]) == 1 else None
+
+
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
     if isinstance(output, torch.Tensor):
-        return output
-    if isinstance(output, (tuple, list)):
-        return next((t for part in output if (t := _first_tensor(part)) is not None), None)
-    values = getattr(output, "values", None)
-    return _first_tensor(tuple(values())) if callable(values) else None
+        yield output
+    elif isinstance(output, Mapping):
+        yield from _tensors(tuple(output.values()))
+    elif isinstance(output, (tuple, list)):
+        for part in output:
+            yield from _tensors(part)

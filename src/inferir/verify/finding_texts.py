@@ -14,14 +14,15 @@ from inferir.ir.graph.graph import Graph, Value
 from inferir.ir.graph.printer import print_graph
 from inferir.ir.graph.registry import opdef
 from inferir.runtime.loader import LoadedArtifact
-from inferir.verify import reproduce_kernel, reproduce_pass, reproduce_weight
+from inferir.verify import reproduce_capture, reproduce_kernel, reproduce_pass, reproduce_weight
 from inferir.verify.bisect_kernels import RegionRun, resident_bytes
 from inferir.verify.bisect_passes import Pipeline
 from inferir.verify.bisect_weights import WrongWeight
 from inferir.verify.findings import Finding, TensorFacts
 from inferir.verify.graph_parts import cut_out
+from inferir.verify.layers import CaptureFault
 from inferir.verify.logit_bound import Reach
-from inferir.verify.pass_evidence import evidence
+from inferir.verify.pass_evidence import evidence, text
 from inferir.verify.reproduce_kernel import KernelCase, describe
 from inferir.verify.reproducer import ReproducerFolder
 
@@ -193,13 +194,35 @@ def graph_finding(graph: Graph, pipeline: Pipeline, reach: Reach) -> Finding:
     )
 
 
-def capture_finding(reach: Reach, module: str, text: str, facts: Sequence[TensorFacts]) -> Finding:
-    """The captured graph itself is out of bound, first in `module`."""
-    return Finding("capture", module or "the whole graph", "the captured graph", str(reach), text, "", tuple(facts))
-
-
-def part_text(graph: Graph, module: str, tensors: Mapping[str, torch.Tensor]) -> tuple[str, list[TensorFacts]]:
-    """IR of a module, and the facts of tensors."""
-    nodes = [n for n in graph.nodes if n.loc.module == module]
-    text = print_graph(cut_out(graph, nodes)[0]) if nodes else ""
-    return text, [TensorFacts.of(name, t) for name, t in tensors.items()]
+def capture_finding(
+    pipeline: Pipeline, fault: CaptureFault | None, reach: Reach, reproducers: ReproducerFolder
+) -> Finding:
+    """The captured graph itself is out of bound. fault: in which module first."""
+    where = "the captured graph"
+    if fault is None:
+        notes = ("no module's output tells where: no reproducer was written",)
+        return Finding("capture", "the whole graph", where, str(reach), notes=notes)
+    graph = pipeline.stages[0].graph
+    part, inputs = cut_out(graph, fault.nodes)
+    given = {v.node: v for v in inputs.values()}
+    values = {label: fault.values[v.node] for label, v in inputs.items() if given[v.node].node in fault.values}
+    folder = reproducers.write(
+        f"capture {fault.module}",
+        "computes the module from the captured graph in graph.txt, and compares its output with eager's.",
+        "reproduce_capture",
+        {
+            reproduce_capture.GRAPH: print_graph(part) + "\n",
+            reproduce_capture.INPUTS: values,
+            reproduce_capture.WEIGHTS: {n: pipeline.checkpoint[n] for n in part.weights()},
+            reproduce_capture.EXPECTED: {"output": fault.expected, "bound": torch.tensor(fault.bound)},
+        },
+    )
+    return Finding(
+        kind="capture",
+        name=fault.module,
+        where=f"{where}, module {fault.module}, last op {fault.output.op}",
+        measured=f"{reach}; the output is off by {fault.distance.share:.2e} of its RMS, bound {fault.bound:.2e}",
+        before=text(graph, fault.nodes),
+        inputs=tuple(TensorFacts.of(name, tensor) for name, tensor in values.items()),
+        reproducer=str(folder),
+    )

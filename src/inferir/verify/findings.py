@@ -100,14 +100,15 @@ class Bisection:
 
     def as_json(self) -> dict[str, Any]:
         """Numbers that JSON lacks are texts."""
-        return {"passed": self.passed, **_plain(asdict(self))}
+        return {"passed": self.passed, **json_numbers(asdict(self))}
 
 
-def _plain(value: Any) -> Any:
+def json_numbers(value: Any) -> Any:
+    """`value` with texts for numbers that JSON lacks."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: json_numbers(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [json_numbers(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

@@ -50,7 +50,7 @@ def run(case: KernelCase, body: Graph, operands: Sequence[torch.Tensor], library
     """How far the kernels are from the interpreter. Raises `OverrunError`."""
     with RegionKernels(library, case.scratch_bytes, case.threads, case.residents) as kernels:
         found = kernels.run(case.call, body, operands, case.sizes, StepCounts(*case.counts))
-    return Expected.of(body, operands, case.fixed).deviation(found, operands)
+    return Expected.of(body, operands, case.fixed).deviation(found)
 
 
 def rebuild(case: KernelCase, body: Graph, library: Path) -> KernelCase:

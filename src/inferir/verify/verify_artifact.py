@@ -46,6 +46,7 @@ from inferir.verify.thresholds import Thresholds
 if TYPE_CHECKING:
     from inferir.compile.compile_types import Progress
     from inferir.verify.findings import Bisection
+    from inferir.verify.layers import Layers
 
 
 @dataclass
@@ -67,11 +68,12 @@ class VerifyReport:
     baseline: Baseline | None = None
     texts: dict[int, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    layers: Layers | None = None
     bisection: Bisection | None = None
 
     @property
     def passed(self) -> bool:
-        return all(c.passed for c in self.checks) and (self.bisection is None or self.bisection.passed)
+        return all(c.passed for c in self.checks) and all(p is None or p.passed for p in (self.layers, self.bisection))
 
 
 def verify_artifact(
