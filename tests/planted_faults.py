@@ -19,7 +19,7 @@ from inferir.passes.merge.merge_qkv import MergeQkv
 from inferir.passes.recognise.recognise_rms_norm import RecogniseRmsNorm
 from inferir.passes.recognise.recognise_rotary import RecogniseRotary
 from inferir.runtime.batch.block_tables import BlockTables
-from inferir.runtime.kv.block_pool import BlockPool
+from inferir.runtime.kv.managers import BlockTable, KVManager
 
 Visit = Callable[[Node, tuple[Value, ...]], Value | None]
 SetAttr = Callable[[Any, str, Any], None]
@@ -71,17 +71,14 @@ def _stale_slot(put: SetAttr) -> None:
     put(BlockTables, "next_slots", next_slots)
 
 
-def _double_block(put: SetAttr) -> None:
-    """A block that is handed out stays free."""
-    own = BlockPool.allocate
+def _early_release(put: SetAttr) -> None:
+    """Blocks are given back a block before nobody reads them any more."""
+    own = KVManager.forget
 
-    def allocate(self: BlockPool, count: int) -> list[int] | None:
-        found = own(self, count)
-        if found and count > 1:
-            found[-1] = found[0]
-        return found
+    def forget(self: KVManager, table: BlockTable, computed: int) -> None:
+        own(self, table, computed + self.block_size)
 
-    put(BlockPool, "allocate", allocate)
+    put(KVManager, "forget", forget)
 
 
 def _wrong_scale(put: SetAttr) -> None:
@@ -95,7 +92,7 @@ def _unrounded_number(put: SetAttr) -> None:
 
 OTHERS: dict[str, Callable[[SetAttr], None]] = {
     "stale KV slot": _stale_slot,
-    "block handed out twice": _double_block,
+    "block given back too early": _early_release,
     "wrong scale": _wrong_scale,
     "mis-rounded comparison": _unrounded_number,
 }

@@ -17,13 +17,19 @@ import msgspec
 import numpy as np
 import planted_faults
 import pytest
+from plugin_distributions import Plugged
 
 from inferir.compile.compile_types import CompileOptions, DebugOptions
 from inferir.compile.compiler import compile_model
 from inferir.ir.contract.artifact import file_records, read_manifest, write_manifest
 from inferir.ir.errors import InferirError
+from inferir.passes.plugin_passes import PASSES
+from inferir.runtime.executor.executors import check_target
+from inferir.runtime.loader import load_artifact
 from inferir.verify.bisect_artifact import artifact_layers, bisect_artifact
+from inferir.verify.bisect_runtime import runtime_finding
 from inferir.verify.findings import Bisection, Finding
+from inferir.verify.reproducer import ReproducerFolder
 
 SMALL: dict[str, Any] = {
     "max_num_batched_tokens": 8,
@@ -197,6 +203,55 @@ def test_a_stale_slot_is_the_step_input(
     assert int(finding.worst.found) % SMALL["block_size"] == 0
     assert shows(finding, "stale KV slot")
     assert not shows(finding)
+
+
+def test_a_block_that_is_given_back_too_early_is_the_managers(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted_faults.plant("block given back too early", monkeypatch.setattr)
+    pool = [[(i * 7 + j * 3) % 250 for j in range(60)] for i in range(4)]
+    loaded = load_artifact(good, check_target)
+    finding, _ = runtime_finding(loaded, pool, 1, ReproducerFolder(tmp_path / "found", good), lambda done, total: None)
+    assert finding is not None
+    assert finding.name == "KV blocks"
+    assert " reads position " in finding.measured
+
+
+PLUGIN = """
+from inferir.ir.graph.graph import Builder
+from inferir.ir.graph.rewrite import transform
+from inferir.passes.context import Pass
+from inferir.passes.plugin_passes import AddedPass
+
+
+class SwapGate(Pass):
+    name = "swap-gate"
+    why = "a test"
+
+    def run(self, graph):
+        def visit(node, operands):
+            if node.op != "nn.gated_act":
+                return None
+            return Builder(node.loc).op(node.op, *reversed(operands), **node.attrs)
+
+        return transform(graph, visit)
+
+
+ADDED = AddedPass("recognise", 1, lambda options, context: SwapGate())
+"""
+
+
+def test_a_plug_ins_pass_is_named(plugged: Plugged, good: Path, model: Path, tmp_path: Path) -> None:
+    plugged([PASSES], "acme", PLUGIN, passes={"swap-gate": "ADDED"})
+    finding = only(search(good, model, tmp_path))
+    assert (finding.kind, finding.name) == ("pass", "swap-gate")
+    assert shows(finding)
+
+
+def test_nothing_diverges_in_a_good_bf16_artifact(tiny_artifact_bf16: Path, tiny_model: Path, tmp_path: Path) -> None:
+    found = search(tiny_artifact_bf16, tiny_model, tmp_path)
+    assert found.passed, found.findings
+    assert artifact_layers(tiny_artifact_bf16, str(tiny_model), threads=1).passed
 
 
 class Flip:

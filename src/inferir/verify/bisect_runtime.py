@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 from inferir.ir.contract.kv_groups import plan_slabs, sequence_blocks
+from inferir.ir.errors import EngineError
 from inferir.runtime.build_engine import build_engine
 from inferir.runtime.engine.engine_options import EngineOptions
 from inferir.runtime.loader import LoadedArtifact
@@ -13,7 +15,7 @@ from inferir.verify.findings import Finding, Worst
 from inferir.verify.kv_content import CONTENT, ContentCheck
 from inferir.verify.reproduce_runtime import RuntimeCase
 from inferir.verify.reproducer import ReproducerFolder
-from inferir.verify.runtime_scenario import run_scenario, scenario
+from inferir.verify.runtime_scenario import ENGINE, run_scenario, scenario
 from inferir.verify.step_check import WrongInput
 
 
@@ -42,7 +44,8 @@ def runtime_finding(
             content = ContentCheck(engine.executor, manifest.kv) if hasattr(engine.executor, "cache") else None
             _, wrong, ran = run_scenario(engine, wanted, content)
         finally:
-            engine.close()
+            with contextlib.suppress(EngineError):  # of an engine that is at fault
+                engine.close()
         steps += ran
         if wrong:
             return _finding(wrong, case, reproducers), steps
@@ -73,9 +76,11 @@ def _finding(wrong: Sequence[WrongInput], case: RuntimeCase, reproducers: Reprod
     return Finding(
         kind="runtime",
         name=first.name,
-        where=f"step {first.step}, {first.name}[{at}]",
-        measured=f"is {first.found}, expected {first.expected}: {first.text}",
-        worst=Worst(first.name, first.index, float(first.expected), float(first.found)),
+        where=f"step {first.step}" + (f", {first.name}[{at}]" if first.name != ENGINE else ""),
+        measured=first.text if first.name == ENGINE else f"is {first.found}, expected {first.expected}: {first.text}",
+        worst=None
+        if first.name == ENGINE
+        else Worst(first.name, first.index, float(first.expected), float(first.found)),
         notes=tuple(notes),
         reproducer=reproducer,
     )

@@ -67,7 +67,6 @@ class RuntimeCase(msgspec.Struct, frozen=True, kw_only=True):
         limits = ModelLimits(self.vocabulary, frozenset(), self.limits.max_model_len)
         engine = Engine(IdleExecutor(self), cache, options, limits, None, block_size=self.limits.block_size)
         _, wrong, _ = run_scenario(engine, self.scenario)
-        engine.close()
         return wrong
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from inferir.ir.system.error_report import one_line
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.probe import sequence_logits
 from inferir.runtime.sampling.sampling_params import SamplingParams
@@ -13,6 +14,9 @@ from inferir.verify.step_check import StepCheck, WrongInput
 from inferir.verify.step_record import SubmittedStep, watch_engine
 
 Content = Callable[[StepCheck, SubmittedStep], Iterable[WrongInput]]
+
+ENGINE = "engine"
+"""The name of a fault that shows as a failure, not as a wrong input."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,9 +64,19 @@ def run_scenario(
             wrong.extend(content(check, step))
 
     watch_engine(engine, watch)
+    try:
+        _run(engine, wanted, wrong, serving)
+    except Exception as error:  # of an engine that is at fault; what a wrong step leads to is not of interest
+        if not wrong:
+            text = f"it fails with {type(error).__name__}: {one_line(str(error))}"
+            wrong.append(WrongInput(ENGINE, steps[0], (), 0, 0, text))
+    return check, wrong, steps[0]
+
+
+def _run(engine: Engine, wanted: Scenario, wrong: list[WrongInput], serving: list[bool]) -> None:
     most, tokens = engine.scheduler.options.max_seqs, engine.scheduler.options.max_tokens
     for sequences, chunk in wanted.probes:
-        if len(sequences) <= min(most, tokens):
+        if len(sequences) <= min(most, tokens) and not wrong:
             sequence_logits(engine, sequences, min(chunk, tokens // len(sequences)))
     serving[0] = True
     params = SamplingParams(temperature=0.0, max_tokens=wanted.new_tokens, ignore_eos=True)
@@ -73,4 +87,3 @@ def run_scenario(
             engine.step()
         for request in requests:
             engine.abort(request.id)
-    return check, wrong, steps[0]
