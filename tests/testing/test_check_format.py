@@ -1,13 +1,16 @@
 """`check_format`: every format keeps to its bounds, and wrong ones are found out."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 
+from inferir.codegen.tvm.formats.read_panels import MICRO_KERNELS
 from inferir.ir.errors import IRError
 from inferir.ir.formats.panels import Panels
 from inferir.ir.graph.attrs import Attrs
+from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.types import TensorType
 from inferir.ir.weight_format import FORMATS
 from inferir.testing import CheckFailedError, check_format
@@ -78,3 +81,29 @@ class Picky(Panels):
 def test_types_and_refusals(format: Panels, message: str) -> None:
     with pytest.raises(CheckFailedError, match=message):
         check_format(format)
+
+
+class Grouped(Panels):
+    """Holds float32 in groups of 64."""
+
+    def types(self, w: TensorType, options: Attrs) -> tuple[TensorType, ...]:
+        if w.dtype is not DType.F32 or w.shape[-1] % 64:
+            raise IRError("no groups of 64 float32")
+        return super().types(w, options)
+
+
+def test_a_format_may_hold_some_types_and_widths_only() -> None:
+    report = check_format(Grouped(), dtypes=[DType.F32], widths=[64, 192], examples=20)
+    assert report.weights > 10
+    with pytest.raises(CheckFailedError, match=r"panels does not hold bf16\[1, 64\]"):
+        check_format(Grouped(), widths=[64, 192], examples=1)
+    with pytest.raises(CheckFailedError, match=r"panels does not hold f32\[1, 32\]"):
+        check_format(Grouped(), dtypes=[DType.F32], examples=1)
+
+
+def test_a_kernel_that_multiplies_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = MICRO_KERNELS["f32"]
+    wrong = replace(right, dot=lambda sums, x, w: right.dot(sums, x, x))
+    monkeypatch.setitem(MICRO_KERNELS, "f32", wrong)
+    with pytest.raises(CheckFailedError, match=r"panels: the kernel of backend cpu is off by .* instead of"):
+        check_format("panels", dtypes=[DType.F32], backends=["cpu"], examples=5)

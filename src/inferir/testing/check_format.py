@@ -42,18 +42,25 @@ class FormatReport:
 
 
 def check_format(
-    format: WeightFormat | str, *, backends: Sequence[str] | None = None, examples: int = 60, seed: int = 0
+    format: WeightFormat | str,
+    *,
+    dtypes: Sequence[DType] = DTYPES,
+    widths: Sequence[int] = WIDTHS,
+    backends: Sequence[str] | None = None,
+    examples: int = 60,
+    seed: int = 0,
 ) -> FormatReport:
-    """Pack random and extreme weights of many shapes and both types, and compare what comes back with the bounds.
+    """Pack random and extreme weights of many shapes and types, and compare what comes back with the bounds.
 
     `types` says what `pack` makes; `unpack` is off by no more than `error` says, the same bits where it says 0; the
     packing op gives the same in the interpreter, and in weight files; the product of `tensor.linear_packed` is that of
     the unpacked weight; a weight that cannot be held is refused with `IRError`, and only those that have a shape or
-    type of their own: outputs of any number (`ROWS`) and the inner sizes `WIDTHS` must be held, interleaved, too, if
+    type of their own: outputs of any number (`ROWS`) and the inner sizes `widths` must be held, interleaved, too, if
     the format has that option. Kernels that multiply with the format are compared with the product in float64.
 
     format: a format or the name of a registered one. It must be registered for all but packing and unpacking to be
-      checked. backends: by kind of target ("cpu", "cuda"); default all that this machine can run.
+      checked. dtypes: types of weights that it must hold; widths: inner sizes that it must hold, for instance
+      multiples of its groups. backends: by kind of target ("cpu", "cuda"); default all that this machine can run.
 
     Raises `CheckFailedError` with the smallest weight that was found to fail.
     """
@@ -68,26 +75,26 @@ def check_format(
             report.weights += 1
             check_weight(own, weight, options)
 
-    failure = smallest_failure(check, _weights(), examples, seed)
+    failure = smallest_failure(check, _weights(dtypes, widths), examples, seed)
     if failure is not None:
         raise failure
     _check_refusals(own)
-    _check_reach(own)
-    for dtype in DTYPES:
-        for name, weight in extremes(dtype):
+    _check_reach(own, dtypes, widths)
+    for dtype in dtypes:
+        for name, weight in extremes(dtype, 2 * widths[0]):
             options = options_for(own, weight, 1)
             if options is None:
-                raise failed(f"{own.name} does not hold {name}", [("weight", f"{dtype.value}[70, 64]")])
+                raise failed(f"{own.name} does not hold {name}", [("weight", f"{dtype.value}[70, {2 * widths[0]}]")])
             report.weights += 1
             check_weight(own, weight, options)
     if own.name in FORMATS.names() and type(FORMATS.get(own.name)) is type(own):
-        for dtype in DTYPES:
-            check_files(own, random_matrix(130, 64, dtype))
-        report.kernels = check_kernels(own, backends)
+        for dtype in dtypes:
+            check_files(own, random_matrix(130, 2 * widths[0], dtype))
+        report.kernels = check_kernels(own, dtypes, widths, backends)
     return report
 
 
-def _weights() -> Any:
+def _weights(dtypes: Sequence[DType], widths: Sequence[int]) -> Any:
     """A strategy of (weight [n, k], parts that are interleaved)."""
     import torch
     from hypothesis import strategies as st
@@ -99,13 +106,15 @@ def _weights() -> Any:
         "tiny and huge rows": lambda n, k: random_matrix(n, k, DType.F32) * torch.exp2(torch.arange(n)[:, None] - 35.0),
     }
 
+    unit = max(1, widths[0] // 2)
+
     def build(dtype: DType, n: int, width: int, odd: int, kind: str, parts: int) -> tuple[torch.Tensor, int]:
-        k = max(1, 16 * width - odd)
+        k = max(1, unit * width - odd)
         return kinds[kind](n, k).to(torch_dtype(dtype)), parts
 
     return st.builds(
         build,
-        st.sampled_from(DTYPES),
+        st.sampled_from(list(dtypes)),
         st.integers(1, 140),
         st.integers(1, 6),
         st.sampled_from([0, 0, 0, 1, 2, 13, 15]),
@@ -114,14 +123,14 @@ def _weights() -> Any:
     )
 
 
-def _check_reach(format: WeightFormat) -> None:
+def _check_reach(format: WeightFormat, dtypes: Sequence[DType], widths: Sequence[int]) -> None:
     """What must be held is held."""
-    for dtype in DTYPES:
+    for dtype in dtypes:
         for n in ROWS:
-            for k in WIDTHS:
+            for k in widths:
                 if options_for(format, random_matrix(n, k, dtype), 1) is None:
                     raise CheckFailedError(f"{format.name} does not hold {dtype.value}[{n}, {k}]")
-    interleaved = any(options_for(format, random_matrix(128, k, d), 2) is not None for d in DTYPES for k in WIDTHS)
+    interleaved = any(options_for(format, random_matrix(128, k, d), 2) is not None for d in dtypes for k in widths)
     if "interleave" in format.options and not interleaved:
         raise CheckFailedError(f"{format.name} has the option interleave, but holds no interleaved weight")
 

@@ -49,8 +49,13 @@ def check_files(format: WeightFormat, weight: torch.Tensor) -> None:
             raise failed(f"{format.name}: a weight file holds other {role} than pack makes")
 
 
-def check_kernels(format: WeightFormat, backends: Sequence[str] | None = None) -> dict[str, str]:
-    """Compare products of kernels with those in float64; by backend, how many, or why there are none."""
+def check_kernels(
+    format: WeightFormat, dtypes: Sequence[DType], widths: Sequence[int], backends: Sequence[str] | None = None
+) -> dict[str, str]:
+    """Compare products of kernels with those in float64; by backend, how many, or why there are none.
+
+    Weights have less than a block of outputs, more than two, and interleaved halves that do not fill one.
+    """
     out = {}
     for kind in backends or BACKENDS.names():
         context, backend = context_for(kind, Bucket(1, 17)), BACKENDS.get(kind)
@@ -58,7 +63,8 @@ def check_kernels(format: WeightFormat, backends: Sequence[str] | None = None) -
         if run is None:
             out[kind] = f"this machine cannot run {target_of(kind).name}"
             continue
-        cases = [_case(format, n, k, d, p) for d in DTYPES for n, k, p in SHAPES]
+        shapes = ((1, widths[0], 1), (130, widths[-1], 1), (168, widths[0], 2))
+        cases = [_case(format, n, k, d, p) for d in dtypes for n, k, p in shapes]
         known = [c for c in cases if c is not None and _refused(backend, c, context) is None]
         if not known:
             first = next((c for c in cases if c is not None), None)
@@ -70,11 +76,6 @@ def check_kernels(format: WeightFormat, backends: Sequence[str] | None = None) -
             _compare(format, kind, case, got)
         out[kind] = f"{len(known)} products"
     return out
-
-
-DTYPES = (DType.F32, DType.BF16)
-SHAPES = ((1, 32, 1), (130, 96, 1), (168, 32, 2))
-"""Outputs, inner size, interleaved parts: less than a block, more than two, and halves that do not fill one."""
 
 
 def _refused(backend: Backend, case: RegionRun, context: Context) -> str | None:

@@ -23,12 +23,12 @@ def random_matrix(n: int, k: int, dtype: DType) -> torch.Tensor:
     return (torch.randn(n, k, generator=generator) * 0.1).to(torch_dtype(dtype))
 
 
-def extremes(dtype: DType) -> Sequence[tuple[str, torch.Tensor]]:
-    """Weights that a format must hold within its bound, by what is special about them."""
+def extremes(dtype: DType, k: int = 64) -> Sequence[tuple[str, torch.Tensor]]:
+    """Weights [70, k] that a format must hold within its bound, by what is special about them."""
     import torch
 
     kind = torch_dtype(dtype)
-    base, info = random_matrix(70, 64, dtype), torch.finfo(kind)
+    base, info = random_matrix(70, k, dtype), torch.finfo(kind)
     found = []
     for name, value in {
         "NaN": float("nan"),
@@ -38,18 +38,18 @@ def extremes(dtype: DType) -> Sequence[tuple[str, torch.Tensor]]:
         "a subnormal number": info.smallest_normal / 8,
     }.items():
         weight = base.clone()
-        weight[3, 5], weight[69, 63] = value, -value
+        weight[3, 5], weight[69, k - 1] = value, -value
         found.append((name, weight))
         rows = torch.where(torch.arange(70)[:, None] % 3 == 0, value, base.float()).to(kind)
         found.append((f"rows of {name}", rows))
-    rows, columns = torch.arange(70)[:, None], torch.arange(64)
+    rows, columns = torch.arange(70)[:, None], torch.arange(k)
     return [
         *found,
         ("nothing but zero", torch.zeros_like(base)),
         ("rows of zero", torch.where(rows % 2 == 0, 0.0, base.float()).to(kind)),
         ("negative zeros", -torch.zeros_like(base)),
         ("one number", torch.full_like(base, 0.3)),
-        ("columns of very different size", (base.float() * torch.exp2(columns / 2.0 - 16)).to(kind)),
+        ("columns of very different size", (base.float() * torch.exp2(columns % 64 / 2.0 - 16)).to(kind)),
         ("rows of very different size", (base.float() * torch.exp2(rows - 35.0)).to(kind)),
     ]
 
