@@ -25,7 +25,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 SLOW = (
+    "docs/test_extending.py",
     "e2e/test_real_model.py",
+    "verify/test_bisect.py",
+    "plugins/test_acme.py",
     "e2e/test_families.py",
     "e2e/test_compile_cache.py",
     "e2e/test_levels_and_batches.py",
@@ -41,6 +44,10 @@ SLOW = (
     "codegen/tvm/kernels/test_matmul.py",
     "codegen/tvm/kernels/test_sample_tokens.py",
     "api/test_llm_requests.py",
+    "testing/test_check_pass.py",
+    "testing/test_check_op.py",
+    "doctor/test_self_test.py",
+    "docs/test_workflow.py",
 )
 """Files with the longest tests, which begin first: a process that has nothing left takes short ones from the others."""
 

@@ -19,12 +19,13 @@ OPTIONS = ("--threads", "1", "--kv-cache-memory", "4MiB", "--served-model-name",
 
 
 class Server:
-    """A running `inferir serve`; its output goes to a file. python: the interpreter, if not this one."""
+    """A running `inferir serve`; its output goes to a file. python: the interpreter, if not that of `COMMAND`."""
 
-    def __init__(self, artifact: Path, log: Path, *options: str, python: str = sys.executable) -> None:
+    def __init__(self, artifact: Path, log: Path, *options: str, python: str = "") -> None:
         self.log = log
         with log.open("wb") as out:
-            command = [python, *COMMAND[1:], str(artifact), "--port", "0", *OPTIONS, *options]
+            start = [python, *COMMAND[1:]] if python else COMMAND
+            command = [*start, str(artifact), "--port", "0", *OPTIONS, *options]
             self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
         line = self.wait(lambda: next((x for x in self.lines() if x.startswith("listening on ")), None))
         self.url: str = line.removeprefix("listening on ")

@@ -10,7 +10,8 @@ from inferir.ir.contract.manifest import Manifest
 from inferir.ir.errors import InferirError
 from inferir.runtime.engine.engine import Engine
 from inferir.runtime.recording.step_observer import NOBODY
-from inferir.runtime.recording.step_recorder import Recording, RecordLimits, StepRecorder
+from inferir.runtime.recording.step_record import Recording
+from inferir.runtime.recording.step_recorder import RecordLimits, StepRecorder
 from inferir.runtime.sampling.sampling_params import SamplingParams
 
 _MEMORY = RecordLimits(steps=100_000, seconds=3600.0, bytes=512 << 20)

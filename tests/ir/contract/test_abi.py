@@ -3,12 +3,12 @@
 from inferir.ir.contract import abi
 from inferir.ir.contract.symbols import COUNTED
 
-OTHERS = {"ABI_VERSION", "COUNTED", "THREADS", "COUNT_WORDS", "CTRL_WORDS"}
+OTHERS = {"ABI_VERSION", "COUNTED", "THREADS", "COUNT_WORDS", "CTRL_WORDS", "CLAIMS_HEAD", "CLAIM_WORDS"}
 WORDS = {name: place for name, place in vars(abi).items() if name.isupper() and name not in OTHERS}
 
 
 def test_no_two_words_of_the_control_block_share_a_place() -> None:
-    assert len(set(WORDS.values())) == len(WORDS) == 17
+    assert len(set(WORDS.values())) == len(WORDS) == 18
     assert max(WORDS.values()) < abi.CTRL_WORDS
 
 

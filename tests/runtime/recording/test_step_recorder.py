@@ -12,7 +12,8 @@ from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.symbols import StepCounts
 from inferir.runtime.executor.base import OperationTimes, Step
 from inferir.runtime.recording.step_observer import NOBODY, PHASES
-from inferir.runtime.recording.step_recorder import Recording, RecordLimits, StepRecord, StepRecorder
+from inferir.runtime.recording.step_record import Recording, StepRecord
+from inferir.runtime.recording.step_recorder import RecordLimits, StepRecorder
 
 
 @dataclass
