@@ -19,7 +19,7 @@ from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.manifest import BucketRecord, Manifest
 from inferir.ir.system.quantities import count
 from inferir.runtime.executor.dispatcher import Dispatcher
-from inferir.runtime.recording.step_record import Recording, StepRecord
+from inferir.runtime.recording.recorded_steps import Recording, StepRecord
 
 Event = dict[str, Any]
 

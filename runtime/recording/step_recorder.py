@@ -9,8 +9,8 @@ from typing import Protocol
 
 from inferir.ir.contract.kv_groups import KVCacheGroup
 from inferir.runtime.executor.base import Executor, Step
+from inferir.runtime.recording.recorded_steps import Recording, StepRecord
 from inferir.runtime.recording.step_observer import StepObserver
-from inferir.runtime.recording.step_record import Recording, StepRecord
 from inferir.runtime.requests.request import Scheduled
 
 _STEP_BYTES = 400  # of a record without what depends on the model

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from inferir.runtime.recording.step_record import Recording
+from inferir.runtime.recording.recorded_steps import Recording
 from inferir.runtime.sampling.token_logprobs import TokenLogprobs
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from inferir.ir.errors import EngineError
-from inferir.runtime.recording.step_record import Recording
+from inferir.runtime.recording.recorded_steps import Recording
 from inferir.server.engine import messages as m
 from inferir.server.http.http_errors import ApiError, engine_died
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from inferir.ir.system.quantities import count
 from inferir.runtime.recording.chrome_trace import trace_document, trace_events
-from inferir.runtime.recording.step_record import Recording
+from inferir.runtime.recording.recorded_steps import Recording
 from inferir.server.engine.messages import StartProfile
 from inferir.server.http.responses import json_response, warn
 from inferir.server.openai.kinds import OBEYED, Field, Integer, Record

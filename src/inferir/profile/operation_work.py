@@ -12,7 +12,7 @@ from inferir.ir.errors import ArtifactError, InferirError
 from inferir.ir.graph.graph import Node
 from inferir.ir.graph.parser import parse_graph
 from inferir.profile.region_work import Work, does_the_work, region_work, regions_by_digest
-from inferir.runtime.recording.step_record import StepRecord
+from inferir.runtime.recording.recorded_steps import StepRecord
 
 GRAPH = Path("ir", "kernels.txt")
 

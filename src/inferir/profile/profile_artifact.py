@@ -25,7 +25,7 @@ from inferir.runtime.executor.cpu.cpu_executor import CpuExecutor
 from inferir.runtime.executor.executors import check_target
 from inferir.runtime.loader import load_artifact
 from inferir.runtime.recording.chrome_trace import PROCESS, Buckets, Event, micro, trace_document, trace_events
-from inferir.runtime.recording.step_record import Recording
+from inferir.runtime.recording.recorded_steps import Recording
 
 _ROUNDS = 10
 """Measurements of each limit, before and after the runs; the best counts."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from inferir.ir.contract.manifest import Manifest
 from inferir.ir.errors import InferirError
 from inferir.runtime.engine.engine import Engine
+from inferir.runtime.recording.recorded_steps import Recording
 from inferir.runtime.recording.step_observer import NOBODY
-from inferir.runtime.recording.step_record import Recording
 from inferir.runtime.recording.step_recorder import RecordLimits, StepRecorder
 from inferir.runtime.sampling.sampling_params import SamplingParams
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from inferir.ir.contract.manifest import Manifest
 from inferir.runtime.recording.chrome_trace import ENGINE, Buckets, Event, kernel_label, slice_event, thread_name
-from inferir.runtime.recording.step_record import Recording, StepRecord
+from inferir.runtime.recording.recorded_steps import Recording, StepRecord
 
 Counts = npt.NDArray[np.int64]
 """Tasks of each operation of a step, where there is more than one; else 0."""

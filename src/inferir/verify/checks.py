@@ -201,7 +201,8 @@ def check_all(
         checks.append(_check_kl(measured, thresholds))
     checks.append(_check_invariance(seen))
     missed = tuple(b.name for b in manifest.buckets if b.name not in {r.bucket for r in measured.rows})
-    text = f"not run: {', '.join(missed)}" if missed else f"all {len(manifest.buckets)} buckets ran"
+    count = len(manifest.buckets)
+    text = f"not run: {', '.join(missed)}" if missed else f"all {count} buckets ran" if count > 1 else "the bucket ran"
     checks.append(Check("coverage", not missed, text, buckets=missed))
     return checks
 

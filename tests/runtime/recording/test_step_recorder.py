@@ -11,8 +11,8 @@ import pytest
 from inferir.ir.contract.bucket import BatchDescriptor
 from inferir.ir.contract.symbols import StepCounts
 from inferir.runtime.executor.base import OperationTimes, Step
+from inferir.runtime.recording.recorded_steps import Recording, StepRecord
 from inferir.runtime.recording.step_observer import NOBODY, PHASES
-from inferir.runtime.recording.step_record import Recording, StepRecord
 from inferir.runtime.recording.step_recorder import RecordLimits, StepRecorder
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferir.runtime.recording.step_record import Recording, StepRecord
+from inferir.runtime.recording.recorded_steps import Recording, StepRecord
 from inferir.runtime.sampling.token_logprobs import TokenLogprobs
 from inferir.server.engine import messages as m
 
