@@ -62,6 +62,14 @@ def mistral(**changes: Any) -> Any:
     return transformers.MistralConfig(**{**SMALL, **heads, **changes})
 
 
+def apertus(**changes: Any) -> Any:
+    """The activation xIELU, which has expm1 in it, and QK-norm."""
+    import transformers
+
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    return transformers.ApertusConfig(**{**SMALL, **heads, **rope("default"), **changes})
+
+
 def gpt_neox(**changes: Any) -> Any:
     """Rotation of a quarter of each head, layer norms, parallel residual."""
     import transformers

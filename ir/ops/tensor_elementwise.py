@@ -30,11 +30,13 @@ def _rounded_once(fn: Callable[..., Any], *operands: Any) -> Any:
 _UNARY: dict[str, Callable[..., Any]] = {
     "neg": lambda x: -x,
     "exp": lambda x: x.exp(),
+    "expm1": lambda x: x.expm1(),
     "log": lambda x: x.log(),
     "sqrt": lambda x: x.sqrt(),
     "rsqrt": lambda x: _rounded_once(torch_module().rsqrt, x),
     "reciprocal": lambda x: x.reciprocal(),
     "abs": lambda x: x.abs(),
+    "floor": lambda x: x.floor(),
     "sin": lambda x: x.sin(),
     "cos": lambda x: x.cos(),
     "tanh": lambda x: x.tanh(),
@@ -50,6 +52,22 @@ def _silu_parts(b: Builder, x: Value, attrs: Attrs) -> Value:
     """x / (1 + exp(-x))."""
     power = b.op("tensor.exp", b.op("tensor.sub", b.scalar(0.0), x))
     return b.op("tensor.div", x, b.op("tensor.add", b.scalar(1.0), power))
+
+
+def _expm1_parts(b: Builder, x: Value, attrs: Attrs) -> Value:
+    """exp(x) - 1; near 0, where that cancels, 2 t / (1 - t) with t = tanh(x / 2)."""
+    t = b.op("tensor.tanh", b.op("tensor.mul", x, b.scalar(0.5)))
+    near = b.op("tensor.div", b.op("tensor.add", t, t), b.op("tensor.sub", b.scalar(1.0), t))
+    far = b.op("tensor.sub", b.op("tensor.exp", x), b.scalar(1.0))
+    return b.op("tensor.where", b.op("tensor.lt", b.op("tensor.abs", x), b.scalar(1.0)), near, far)
+
+
+def _floor_parts(b: Builder, x: Value, attrs: Attrs) -> Value:
+    """By way of integers; numbers from 2^23 on are whole, and whole ones stay as they are, -0 and NaN too."""
+    whole = b.op("tensor.cast", b.op("tensor.cast", x, dtype=DType.I32), dtype=DType.F32)
+    below = b.op("tensor.where", b.op("tensor.gt", whole, x), b.op("tensor.sub", whole, b.scalar(1.0)), whole)
+    kept = b.op("tensor.where", b.op("tensor.eq", whole, x), x, below)
+    return b.op("tensor.where", b.op("tensor.lt", b.op("tensor.abs", x), b.scalar(2.0**23)), kept, x)
 
 
 def _gelu_parts(b: Builder, x: Value, attrs: Attrs) -> Value:
@@ -75,9 +93,11 @@ def _in_float32(parts: Callable[[Builder, Value, Attrs], Value]) -> Decompose:
     return decompose
 
 
+_PARTS = {"silu": _silu_parts, "expm1": _expm1_parts, "floor": _floor_parts}
+
 for _name, _fn in _UNARY.items():
     _infer = same if _name in ("neg", "abs", "relu") else real
-    _parts = _in_float32(_silu_parts) if _name == "silu" else None
+    _parts = _in_float32(_PARTS[_name]) if _name in _PARTS else None
     define(f"tensor.{_name}", 1, _infer, lambda attrs, x, fn=_fn: fn(x), decompose=_parts, elementwise=True)
 
 

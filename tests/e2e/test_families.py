@@ -34,6 +34,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "gpt_neox": families.gpt_neox,
     "phi": families.phi,
     "stablelm": families.stablelm,
+    "apertus": families.apertus,
     "rope_linear": lambda: families.llama(**families.rope("linear")),
     "rope_yarn": lambda: families.llama(**families.rope("yarn", "type")),
     "rope_dynamic": lambda: families.llama(**families.rope("dynamic")),

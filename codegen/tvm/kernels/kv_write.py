@@ -42,8 +42,11 @@ def store(e: TvmEmitter, w: CacheWrite, value: str, index: Sequence[Index], lane
         base = (
             f"{page} + {offset} // {w.pack} * {w.width * w.pack} + ({channel.text()}) * {w.pack} + {offset} % {w.pack}"
         )
+    elif dtype is DType.BF16 and lanes == 1:
+        e.out.line(_half_word(e.memory[w.cache], f"{page} // 2", channel.text(), f"{bs} + {offset}", text))
+        return
     elif dtype is DType.BF16:
-        if lanes < 2 or channel.offset % 2:
+        if channel.offset % 2:
             raise CodegenError(f"keys of width {w.width} do not fall into pairs")
         lanes, stride = lanes // 2, bs
         base = f"{page} // 2 + ({channel.text()}) // 2 * {bs} + {offset}"
@@ -51,3 +54,12 @@ def store(e: TvmEmitter, w: CacheWrite, value: str, index: Sequence[Index], lane
     else:
         stride, base = bs, f"{page} + ({channel.text()}) * {bs} + {offset}"
     e.out.line(f"{e.memory[w.cache]}[{base if lanes == 1 else f'T.ramp({base}, {stride}, {lanes})'}] = {text}")
+
+
+def _half_word(cache: str, page: str, channel: str, rest: str, text: str) -> str:
+    """Store one key of a pair. Both of a pair are of one row, which one task writes."""
+    word = f"{cache}[{page} + ({channel}) // 2 * {rest}]"
+    shift = f"({channel}) % 2 * 16"
+    old = f"T.bitwise_and(T.shift_right({word}, {shift}), 65535)"
+    new = f'T.cast({text}, "int32")'
+    return f"{word} = T.bitwise_xor({word}, T.shift_left(T.bitwise_xor({old}, {new}), {shift}))"

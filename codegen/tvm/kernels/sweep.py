@@ -87,8 +87,8 @@ class RowSweeps:
         for shape, lanes in [*((s, LANES) for s in others), *((s, 1) for s in (first, *others))]:
             try:
                 return self._sweep(out, roots, level, shape, lanes)
-            except CodegenError as error:
-                problem = error if lanes > 1 else problem
+            except CodegenError:  # the first shape's problem says most
+                continue
         raise problem from None
 
     def _sweep(self, out: Writer, roots: Sequence[Root], level: int, shape: Shape, widest: int = LANES) -> None:

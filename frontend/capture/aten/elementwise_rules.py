@@ -62,11 +62,13 @@ def _unary(name: str, imp: Importer, x: Imports) -> Imports:
 for _name in (
     "neg",
     "exp",
+    "expm1",
     "log",
     "sqrt",
     "rsqrt",
     "reciprocal",
     "abs",
+    "floor",
     "sin",
     "cos",
     "tanh",
@@ -108,6 +110,7 @@ def _binary(name: str, imp: Importer, a: Imports, b: Imports, alpha: float = 1) 
 
 for _name in ("add", "sub", "mul", "div"):
     rule(f"aten.{_name}.Tensor", f"aten.{_name}.Scalar")(partial(_binary, _name))
+rule("aten.multiply.Tensor", "aten.multiply.Scalar")(partial(_binary, "mul"))
 for _name, _short in (("maximum", "max"), ("minimum", "min")):
     rule(f"aten.{_name}.default", f"aten.{_short}.other")(partial(_binary, _name))
 

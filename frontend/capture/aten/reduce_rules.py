@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from inferir.frontend.capture.importer import Importer, Imports, rule
+from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Value
 
 
@@ -33,6 +35,45 @@ for _name, _targets in {
     "min": ("aten.amin.default",),
 }.items():
     rule(*_targets)(partial(_reduction, _name))
+
+
+def _spread(
+    root: bool,
+    imp: Importer,
+    x: Imports,
+    dim: int | Sequence[int] | None = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    correction: float | None = None,
+) -> Imports:
+    """Variance or its root, in two passes and float32, rounded once: sum((x - mean)^2) / (count - correction)."""
+    value = imp.value(x, imp.val.dtype)
+    dtype, rank = value.type.dtype, value.type.rank
+    axes = tuple(d - rank if d >= 0 else d for d in ([dim] if isinstance(dim, int) else dim) or range(rank))
+    sizes = [value.type.shape[a] for a in axes]
+    if not all(isinstance(size, int) for size in sizes):
+        raise imp.refuse("a variance over tokens is not supported")
+    count = math.prod(int(size) for size in sizes) - (float(unbiased) if correction is None else correction)
+    if count <= 0:
+        raise imp.refuse("a variance of so few numbers has no value")
+    if dtype is not DType.F32:
+        value = imp.op("tensor.cast", value, dtype=DType.F32)
+    centred = imp.op("tensor.sub", value, imp.op("tensor.mean", value, dims=axes, keepdim=True))
+    total = imp.op("tensor.sum", imp.op("tensor.mul", centred, centred), dims=axes, keepdim=bool(keepdim))
+    out = imp.op("tensor.div", total, imp.scalar(float(count)))
+    out = imp.op("tensor.sqrt", out) if root else out
+    return out if dtype is DType.F32 else imp.op("tensor.cast", out, dtype=dtype)
+
+
+def _spread_by_correction(
+    root: bool, imp: Importer, x: Imports, dim: Any = None, *, correction: float | None = 1, keepdim: bool = False
+) -> Imports:
+    return _spread(root, imp, x, dim, keepdim=keepdim, correction=1.0 if correction is None else float(correction))
+
+
+for _name, _root in (("std", True), ("var", False)):
+    rule(f"aten.{_name}.dim")(partial(_spread, _root))
+    rule(f"aten.{_name}.correction")(partial(_spread_by_correction, _root))
 
 
 @rule("aten.softmax.int", "aten._softmax.default")

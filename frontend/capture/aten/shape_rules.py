@@ -45,6 +45,17 @@ def _expand(imp: Importer, x: Imports, *_: Any, **__: Any) -> Imports:
     return value if value.type.shape == shape else imp.op("tensor.expand", value, shape=shape)
 
 
+@rule("aten.copy.default", "aten.fill.Tensor")
+def _copy(imp: Importer, target: Imports, x: Imports, *_: Any) -> Imports:
+    """What `target` holds after x was copied into it: x in its type and shape."""
+    value = imp.value(x, imp.val.dtype)
+    if value.op == "core.scalar":
+        return imp.op(
+            "tensor.full", shape=imp.shape(imp.val), value=value.node.attrs["value"], dtype=imp.dtype(imp.val.dtype)
+        )
+    return _expand(imp, value)
+
+
 @rule("aten.permute.default")
 def _permute(imp: Importer, x: Imports, perm: Sequence[int]) -> Imports:
     value = imp.value(x)
@@ -78,7 +89,11 @@ def _slice(imp: Importer, x: Imports, dim: int = 0, start: Any = None, stop: Any
     if isinstance(x, MaskSpec):
         return _full_mask(imp, x)
     value = imp.value(x)
-    size = value.type.shape[dim % value.type.rank]
+    return _cut(imp, value, dim, *_bounds(value.type.shape[dim % value.type.rank], start, stop), step)
+
+
+def _bounds(size: Any, start: Any, stop: Any) -> tuple[Any, Any]:
+    """Where a slice of an axis of `size` begins and ends, as Python counts."""
 
     def bound(b: Any, default: Any) -> Any:
         if b is None:
@@ -91,7 +106,25 @@ def _slice(imp: Importer, x: Imports, dim: int = 0, start: Any = None, stop: Any
             return max(0, min(size, b + size if b < 0 else b))
         return size + b if b < 0 else b
 
-    return _cut(imp, value, dim, bound(start, 0), bound(stop, size), step)
+    return bound(start, 0), bound(stop, size)
+
+
+@rule("aten.slice_scatter.default")
+def _slice_scatter(
+    imp: Importer, x: Imports, part: Imports, dim: int = 0, start: Any = None, stop: Any = None, step: int = 1
+) -> Imports:
+    """x with `part` in the place of a slice."""
+    value = imp.value(x, imp.val.dtype)
+    size = value.type.shape[dim % value.type.rank]
+    first, last = _bounds(size, start, stop)
+    if step != 1 or not all(isinstance(n, int) for n in (size, first, last)):
+        raise imp.refuse("a slice of tokens, or one with gaps, cannot be replaced")
+    pieces = [imp.value(part, imp.val.dtype)] if last > first else []
+    if first > 0:
+        pieces.insert(0, _cut(imp, value, dim, 0, first, 1))
+    if max(first, last) < size:
+        pieces.append(_cut(imp, value, dim, max(first, last), size, 1))
+    return pieces[0] if len(pieces) == 1 else imp.op("tensor.cat", *pieces, dim=dim)
 
 
 @rule("aten.select.int")
@@ -167,7 +200,7 @@ def _repeat(imp: Importer, x: Imports, repeats: Sequence[Any]) -> Imports:
     return imp.view(value, imp.shape(imp.val))
 
 
-@rule("aten.full_like.default", "aten.zeros_like.default", "aten.ones_like.default")
+@rule("aten.fill.Scalar", "aten.full_like.default", "aten.zeros_like.default", "aten.ones_like.default")
 def _like(imp: Importer, x: Imports, number: float | None = None, **_: Any) -> Imports:
     if number is None:
         number = 0 if "zeros" in str(imp.node.target) else 1

@@ -76,7 +76,21 @@ def _unary(function: Callable[[torch.Tensor], torch.Tensor]) -> Expected:
 EXPECTED: dict[str, Expected] = {
     **{
         f"tensor.{name}": _unary(getattr(torch, name))
-        for name in ("neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "abs", "sin", "cos", "tanh", "sigmoid")
+        for name in (
+            "neg",
+            "exp",
+            "expm1",
+            "log",
+            "sqrt",
+            "rsqrt",
+            "reciprocal",
+            "abs",
+            "floor",
+            "sin",
+            "cos",
+            "tanh",
+            "sigmoid",
+        )
     },
     **{f"tensor.{name}": _unary(getattr(torch, name)) for name in ("relu", "erf", "logical_not")},
     "tensor.silu": _unary(lambda x: x * torch.sigmoid(x) if torch.isfinite(x).all() else F.silu(x)),
@@ -139,7 +153,10 @@ def _comparison(name: str) -> Traced:
 
 
 TRACED: dict[str, Traced] = {
-    **{f"tensor.{n}": _of_one(n) for n in ("neg", "exp", "sin", "cos", "tanh", "sigmoid", "abs", "relu", "erf")},
+    **{
+        f"tensor.{n}": _of_one(n)
+        for n in ("neg", "exp", "expm1", "sin", "cos", "tanh", "sigmoid", "abs", "floor", "relu", "erf")
+    },
     **{f"tensor.{n}": _of_one(n, 0.5) for n in ("log", "sqrt", "rsqrt", "reciprocal")},
     **{f"tensor.{n}": _comparison(n) for n in ("lt", "le", "gt", "ge", "eq", "ne")},
     "tensor.silu": lambda m, x, p: F.silu(x),

@@ -108,11 +108,31 @@ def rotary_kv(heads: int, kv_heads: int, dim: int, turned: int) -> Make:
     return make
 
 
+def interleaved_rotary_keys(b: Body) -> Sequence[Value]:
+    """Neighbouring channels of the first half of each head are turned, with the operations of the model, and written
+    as keys: no vector of channels is made of neighbours.
+    """
+    x, slots = b.arg(T, 2 * 64), b.arg(T, dtype=DType.I32)
+    heads = b.op("tensor.view", x, shape=(T, 2, 64))
+    turned, rest = (b.op("tensor.slice", heads, dim=2, start=s, stop=s + 32) for s in (0, 32))
+    even, odd = (b.op("tensor.slice", turned, dim=2, start=s, stop=32, step=2) for s in (0, 1))
+    cos, sin = (b.op("tensor.view", a, shape=(T, 1, 16)) for a in b.angles(16))
+    pairs = [
+        b.op("tensor.sub", b.op("tensor.mul", even, cos), b.op("tensor.mul", odd, sin)),
+        b.op("tensor.add", b.op("tensor.mul", odd, cos), b.op("tensor.mul", even, sin)),
+    ]
+    stacked = b.op("tensor.cat", *(b.op("tensor.view", p, shape=(T, 2, 16, 1)) for p in pairs), dim=3)
+    keys = b.op("tensor.cat", b.op("tensor.view", stacked, shape=(T, 2, 32)), rest, dim=2)
+    cache = b.arg(*cache_type("k", 2, 64, 16, b.dtype).shape)
+    return (b.op("kv.write", cache, keys, slots, role="k", block_size=16),)
+
+
 def every_scalar_op(b: Body) -> Sequence[Value]:
     x, y = b.arg(T, 40), b.arg(T, 40)
     p = b.op("tensor.add", b.op("tensor.abs", x), b.scalar(0.25))
     out = [b.op(f"tensor.{n}", p) for n in ("log", "sqrt", "rsqrt", "reciprocal", "softplus")]
     out += [b.op(f"tensor.{n}", x) for n in ("neg", "exp", "sin", "cos", "tanh", "sigmoid", "silu", "relu", "erf")]
+    out += [b.op(f"tensor.{n}", x) for n in ("expm1", "floor")]
     out += [b.op("tensor.gelu", x, approximate=a) for a in ("none", "tanh")]
     out += [b.op(f"tensor.{n}", x, y) for n in ("add", "sub", "mul", "maximum", "minimum")]
     out += [
@@ -218,6 +238,7 @@ BODIES: dict[str, Make] = {
     "outer_join": outer_join,
     "rotary_kv_wide": rotary_kv(4, 1, 256, 256),
     "rotary_kv_partial": rotary_kv(2, 2, 20, 8),
+    "interleaved_rotary_keys": interleaved_rotary_keys,
     "softmax_of_groups": lambda b: (
         b.op("tensor.softmax", b.op("tensor.view", b.arg(T, 72), shape=(T, 6, 12)), dim=-1),
     ),

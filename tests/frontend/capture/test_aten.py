@@ -17,6 +17,17 @@ from inferir.ir.graph.dtypes import DType
 
 Capture = Callable[..., Any]
 
+
+def _written(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Slices of features that are added to, and copied into, in place."""
+    y = x * 1
+    y[..., 2:5] += b[:3]
+    y[..., -2:] = x[..., :2]
+    y[..., :1] = b[0]
+    y[..., 5:6] = 4.0
+    return y
+
+
 FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "unary": lambda m, x, p: x.sin() + x.cos() - x.tanh().exp() * x.sigmoid().neg() + x.erf(),
     "roots": lambda m, x, p: (x * x + 1).sqrt() + (x.square() + 2).rsqrt() + (x.abs() + 1).reciprocal(),
@@ -45,6 +56,15 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
         + torch.bitwise_or(x > 0, m.b < 0) * x
     ),
     "choice of numbers": lambda m, x, p: x * torch.where(x > 0, 1.5, -0.5) + x.masked_fill(x > 0, torch.tensor(2.0)),
+    "expm1 and floor": lambda m, x, p: x.expm1() + (3 * x).floor() * m.b + (x / 1000).expm1() * 100,
+    "multiply": lambda m, x, p: torch.multiply(x, m.b) + torch.multiply(x, 3),
+    "spread": lambda m, x, p: (
+        x * x.std(-1, keepdim=True)
+        + x.var(dim=-1, keepdim=True, unbiased=False)
+        + torch.std(x, dim=2, keepdim=True, correction=0)
+        + x.view(1, -1, 2, 4).var((2, 3), correction=3).unsqueeze(-1)
+    ),
+    "parts written in place": lambda m, x, p: _written(x, m.b),
     "whole reductions": lambda m, x, p: x - x.mean() + x.sum() / 100,
     "reductions": lambda m, x, p: x * x.mean(-1, keepdim=True) + x.sum(dim=2, keepdim=True) - x.amax(-1, keepdim=True),
     "more reductions": lambda m, x, p: (

@@ -79,6 +79,8 @@ FAMILIES = (
     "gemma2",
     "cohere",
     "glm",
+    "glm4",
+    "apertus",
 )
 
 

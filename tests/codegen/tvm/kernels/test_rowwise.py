@@ -23,7 +23,10 @@ def _flushes(target: Target) -> bool:
     return "avx512bf16" in target.features
 
 
-@pytest.mark.parametrize("name", ["add_norm", "rotary_kv_partial", "numbers_le", "numbers_add", "numbers_mul"])
+NAMES = ["add_norm", "rotary_kv_partial", "interleaved_rotary_keys", "numbers_le", "numbers_add", "numbers_mul"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_target_computes_the_same(name: str, run: Run, target: Target) -> None:
     case = case_of(name, DType.BF16)
     for got, want in zip(run(case, target), run_body(case.body, case.tensors), strict=True):
