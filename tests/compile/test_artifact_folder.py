@@ -178,7 +178,7 @@ def test_a_place_in_a_folder_that_cannot_be_written_to_is_refused(
 def test_a_mounted_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "art"
     place.mkdir()
-    monkeypatch.setattr(Path, "is_mount", lambda self: self == place)
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == place)
     with pytest.raises(ArtifactError, match=r"where a file system is mounted.*name a folder in it"):
         check_place(place)
 

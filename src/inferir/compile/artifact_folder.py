@@ -35,7 +35,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 def check_place(path: Path) -> None:
     """Raise ArtifactError if `path` is anything but free, an empty folder or an artifact, or cannot be replaced."""
     try:
-        if path.exists() and not (path / MANIFEST).is_file() and (not path.is_dir() or any(path.iterdir())):
+        if _is_something_else(path):
             raise ArtifactError(f"{path} exists and is not an artifact; choose another place")
         place = Path(os.path.realpath(path))
         if place.is_symlink():
@@ -44,7 +44,7 @@ def check_place(path: Path) -> None:
             raise ArtifactError(
                 f"{path} is the current folder, which cannot be replaced; go up, or name a folder in it"
             )
-        if place.is_mount():
+        if os.path.ismount(place):  # not so if another process has just moved it away
             raise ArtifactError(f"{path} is {_MOUNTED}")
         above = next(p for p in place.parents if p.exists())
         if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -52,6 +52,25 @@ def check_place(path: Path) -> None:
             raise ArtifactError(f"{path}: cannot be written: {above} {what}")
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _is_something_else(path: Path) -> bool:
+    """Whether something is there that is neither an empty folder nor an artifact. Raises OSError.
+
+    Other processes may move it away meanwhile: what counts is still there afterwards.
+    """
+    for _ in range(_TRIES):
+        if not path.exists():
+            return False
+        try:
+            before = path.stat()
+            if (path / MANIFEST).is_file() or (path.is_dir() and not any(path.iterdir())):
+                return False
+            if os.path.samestat(before, path.stat()):
+                return True
+        except FileNotFoundError:
+            continue
+    return True
 
 
 def _is_here(place: Path) -> bool:
