@@ -60,11 +60,13 @@ ROW = ((7, 6),)
 UNARY = [
     Case("neg", ROW, torch.neg),
     Case("exp", ROW, torch.exp),
+    Case("expm1", ROW, torch.expm1),
     Case("log", ROW, torch.log, positive=True),
     Case("sqrt", ROW, torch.sqrt, positive=True),
     Case("rsqrt", ROW, lambda x: x.float().rsqrt().to(x.dtype), positive=True),
     Case("reciprocal", ROW, torch.reciprocal, positive=True),
     Case("abs", ROW, torch.abs),
+    Case("floor", ROW, torch.floor),
     Case("sin", ROW, torch.sin),
     Case("cos", ROW, torch.cos),
     Case("tanh", ROW, torch.tanh),
