@@ -172,9 +172,8 @@ def remove_abandoned(parent: int, prefix: str, rescue: Callable[[int], None] | N
 
     `rescue(descriptor)` may take something out of a folder before it goes.
     """
-    pattern = re.compile(re.escape(prefix) + r"-[0-9a-f]{12}")
     try:
-        names = [name for name in os.listdir(parent) if pattern.fullmatch(name)]
+        names = _candidates(parent, prefix)
     except OSError:
         return 0
     removed = 0
@@ -186,13 +185,18 @@ def remove_abandoned(parent: int, prefix: str, rescue: Callable[[int], None] | N
 
 def abandoned_names(parent: int, prefix: str) -> list[str]:
     """Names of the folders that `remove_abandoned` would remove. Raises OSError if `parent` cannot be listed."""
-    pattern = re.compile(re.escape(prefix) + r"-[0-9a-f]{12}")
     found = []
-    for name in sorted(filter(pattern.fullmatch, os.listdir(parent))):
+    for name in sorted(_candidates(parent, prefix)):
         with contextlib.suppress(OSError):
             if _remove_if_abandoned(parent, name, None, only_look=True):
                 found.append(name)
     return found
+
+
+def _candidates(parent: int, prefix: str) -> list[str]:
+    """What has a name as `make_held` gives them. Raises OSError."""
+    pattern = re.compile(re.escape(prefix) + r"-[0-9a-f]{12}")
+    return [name for name in os.listdir(parent) if pattern.fullmatch(name)]
 
 
 def remove_contents(folder: int, keep: str | None = None) -> None:

@@ -14,6 +14,12 @@ from inferir.ir.graph.dtypes import DType
 from inferir.ir.graph.graph import Value
 
 
+def _axes(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """The axes that an operator's `dim` names, counted from the last; all if it names none."""
+    dims = ([dim] if isinstance(dim, int) else dim) or range(rank)
+    return tuple(d - rank if d >= 0 else d for d in dims)
+
+
 def _reduction(
     name: str,
     imp: Importer,
@@ -23,9 +29,7 @@ def _reduction(
     dtype: Any = None,
 ) -> Imports:
     value = imp.value(x, imp.val.dtype)
-    dims = ([dim] if isinstance(dim, int) else dim) or range(value.type.rank)
-    axes = tuple(d - value.type.rank if d >= 0 else d for d in dims)
-    return imp.op(f"tensor.{name}", value, dims=axes, keepdim=bool(keepdim))
+    return imp.op(f"tensor.{name}", value, dims=_axes(dim, value.type.rank), keepdim=bool(keepdim))
 
 
 for _name, _targets in {
@@ -48,8 +52,7 @@ def _spread(
 ) -> Imports:
     """Variance or its root, in two passes and float32, rounded once: sum((x - mean)^2) / (count - correction)."""
     value = imp.value(x, imp.val.dtype)
-    dtype, rank = value.type.dtype, value.type.rank
-    axes = tuple(d - rank if d >= 0 else d for d in ([dim] if isinstance(dim, int) else dim) or range(rank))
+    dtype, axes = value.type.dtype, _axes(dim, value.type.rank)
     sizes = [value.type.shape[a] for a in axes]
     if not all(isinstance(size, int) for size in sizes):
         raise imp.refuse("a variance over tokens is not supported")

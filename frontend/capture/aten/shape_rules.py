@@ -50,9 +50,7 @@ def _copy(imp: Importer, target: Imports, x: Imports, *_: Any) -> Imports:
     """What `target` holds after x was copied into it: x in its type and shape."""
     value = imp.value(x, imp.val.dtype)
     if value.op == "core.scalar":
-        return imp.op(
-            "tensor.full", shape=imp.shape(imp.val), value=value.node.attrs["value"], dtype=imp.dtype(imp.val.dtype)
-        )
+        return _like(imp, target, value.node.attrs["value"])
     return _expand(imp, value)
 
 
